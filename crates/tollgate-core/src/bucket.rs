@@ -1,0 +1,413 @@
+//! The arithmetic of token buckets, with the time passed in.
+//!
+//! This is `lua/token_bucket.lua` in Rust: the same state, the same order of floating-point operations, so
+//! the same decisions. Tests step both over the same histories.
+
+use std::time::Duration;
+
+use crate::{Check, Decision, Quota, Source, Wait, quota::as_f64};
+
+/// Forgives the rounding of refill arithmetic in comparisons, in tokens. It is never stored, so it does
+/// not add up.
+const SLACK: f64 = 1e-6;
+
+/// The state of a bucket that is not known to be full.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bucket {
+    /// Tokens left by the last write.
+    pub tokens: f64,
+    /// The time to live given then, in milliseconds.
+    pub px: u64,
+    /// When the bucket is full and may be forgotten, in milliseconds of the store's clock. A time further
+    /// ahead than `px` means that the clock has stepped back: then no time is taken to have passed.
+    pub expires_at: u64,
+}
+
+impl Bucket {
+    /// Whether the bucket is full and forgotten at `now`, as an expired key is.
+    #[must_use]
+    pub const fn is_expired(&self, now: u64) -> bool {
+        now > self.expires_at
+    }
+}
+
+/// What a bucket turned out to hold, and what the decision needs of it.
+struct Reading {
+    /// Tokens at the last write, or the capacity of a bucket that is missing.
+    base: f64,
+    /// Milliseconds since then.
+    elapsed: f64,
+    /// Milliseconds left to live.
+    ttl: f64,
+    /// The state to put back if the time to live is out of order.
+    heal: Option<Bucket>,
+    tokens: f64,
+    /// How many requests fit.
+    fits: f64,
+}
+
+/// Decides `check` against the buckets of its charges, in the same order, at time `now` in milliseconds.
+///
+/// A bucket that is `None` or expired is full. Buckets that are charged are written back; a denial leaves
+/// all as they are, unless a time to live is out of order.
+///
+/// # Panics
+///
+/// If there are fewer buckets than charges.
+#[must_use]
+pub fn decide(check: Check, buckets: &mut [Option<Bucket>], now: u64) -> Decision {
+    assert!(
+        buckets.len() >= check.charges().len(),
+        "a bucket for each charge"
+    );
+    let count = as_f64(check.count());
+    let enforcing = check.charges().len() - check.shadow();
+    let mut granted = count;
+    let mut readings = Vec::with_capacity(check.charges().len());
+    for (i, (charge, bucket)) in check.charges().iter().zip(&*buckets).enumerate() {
+        let reading = read(
+            *bucket,
+            &charge.limit.quota,
+            as_f64(charge.cost.tokens()),
+            count,
+            now,
+        );
+        if i < enforcing {
+            granted = granted.min(reading.fits);
+        }
+        readings.push(reading);
+    }
+
+    let mut states = Vec::with_capacity(readings.len());
+    for ((charge, bucket), reading) in check.charges().iter().zip(buckets).zip(readings) {
+        let cost = as_f64(charge.cost.tokens());
+        states.push(settle(
+            bucket,
+            &reading,
+            &charge.limit.quota,
+            cost,
+            granted,
+            count,
+            now,
+        ));
+    }
+    check.decide(whole(granted), Source::Store, states)
+}
+
+fn read(bucket: Option<Bucket>, quota: &Quota, cost: f64, count: f64, now: u64) -> Reading {
+    let capacity = as_f64(quota.capacity());
+    let (mut base, mut elapsed, mut ttl, mut heal) = (capacity, 0.0, 0.0, None);
+    if let Some(bucket) = bucket.filter(|bucket| !bucket.is_expired(now)) {
+        base = bucket.tokens;
+        let px = bucket.px;
+        let mut left = bucket.expires_at - now;
+        if left > px {
+            left = px;
+            heal = Some(Bucket {
+                expires_at: now + px,
+                ..bucket
+            });
+        }
+        ttl = millis(left);
+        elapsed = millis(px - left);
+    }
+    let tokens = capacity.min(base + elapsed * quota.rate().per_second() / 1000.0);
+    let fits = if cost > 0.0 {
+        ((tokens + SLACK) / cost).floor().max(0.0)
+    } else {
+        count
+    };
+    Reading {
+        base,
+        elapsed,
+        ttl,
+        heal,
+        tokens,
+        fits,
+    }
+}
+
+/// Writes one bucket back and tells its remaining tokens and wait.
+fn settle(
+    bucket: &mut Option<Bucket>,
+    reading: &Reading,
+    quota: &Quota,
+    cost: f64,
+    granted: f64,
+    count: f64,
+    now: u64,
+) -> (u64, Wait) {
+    let Reading {
+        mut base,
+        mut elapsed,
+        ttl,
+        heal,
+        mut tokens,
+        fits,
+    } = *reading;
+    let capacity = as_f64(quota.capacity());
+    let rate = quota.rate().per_second();
+    let charge = granted.min(fits) * cost;
+    if charge > 0.0 {
+        tokens -= charge;
+        base = tokens;
+        elapsed = 0.0;
+        // Never shorter than the time it has: a caller with another quota may still count on it.
+        let px = whole(
+            ((capacity - tokens) / rate * 1000.0)
+                .ceil()
+                .max(1.0)
+                .max(ttl),
+        );
+        *bucket = Some(Bucket {
+            tokens,
+            px,
+            expires_at: now + px,
+        });
+    } else if heal.is_some() {
+        *bucket = heal;
+    }
+
+    let wait = if cost > capacity {
+        Wait::Never
+    } else if fits < count {
+        for_millis((full_wait(base, rate, cost) - elapsed).max(0.0))
+    } else {
+        Wait::None
+    };
+    (whole((tokens + SLACK).floor().max(0.0)), wait)
+}
+
+/// Milliseconds after the write that left `base` tokens until `cost` fits. Trimming one part in 10^12 keeps
+/// rounding noise from adding a millisecond; the second line makes up for it where it mattered.
+fn full_wait(base: f64, rate: f64, cost: f64) -> f64 {
+    let wait = ((cost - base) * 1000.0 / rate * (1.0 - 1e-12)).ceil();
+    if base + wait * rate / 1000.0 + SLACK < cost {
+        wait + 1.0
+    } else {
+        wait
+    }
+}
+
+fn for_millis(wait: f64) -> Wait {
+    if wait > 0.0 {
+        Wait::For(Duration::from_millis(whole(wait)))
+    } else {
+        Wait::None
+    }
+}
+
+/// Exact: a time to live is at most ten years.
+#[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
+fn millis(span: u64) -> f64 {
+    span as f64
+}
+
+/// Exact: only called with whole numbers from 0 to 2^53.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "whole and not negative"
+)]
+fn whole(number: f64) -> u64 {
+    number as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Charge, Cost, KeySpace, Limit, LimitName, Tenant};
+
+    fn charge(limit: &str, capacity: u64, rate: impl Into<f64>, cost: u32) -> Charge {
+        let name = LimitName::new(limit).expect("a name");
+        let quota = Quota::new(capacity, rate.into()).expect("a quota");
+        let key = KeySpace::default().bucket(&Tenant::new("42", "pro").expect("an id"), &name);
+        Charge {
+            key,
+            limit: Limit { name, quota },
+            cost: Cost::new(cost),
+        }
+    }
+
+    fn single(capacity: u64, rate: impl Into<f64>, cost: u32) -> Check {
+        Check::single(charge("default", capacity, rate, cost))
+    }
+
+    /// Remaining tokens and wait of the only limit.
+    fn state(decision: &Decision) -> (u64, Wait) {
+        (
+            decision.limits[0].remaining.expect("known"),
+            decision.limits[0].wait,
+        )
+    }
+
+    #[test]
+    fn a_fresh_bucket_admits_its_capacity_at_any_slow_rate() {
+        for rate in [0.999, 0.3, 1.0 / 3.0, 1e-5] {
+            for capacity in 1..=1000 {
+                let mut bucket = [None];
+                for _ in 0..capacity {
+                    assert!(decide(single(capacity, rate, 1), &mut bucket, 0).is_allowed());
+                }
+                assert!(!decide(single(capacity, rate, 1), &mut bucket, 0).is_allowed());
+            }
+        }
+    }
+
+    #[test]
+    fn a_denied_poll_never_delays_refill() {
+        let mut bucket = [None];
+        assert!(decide(single(1, 0.1, 1), &mut bucket, 0).is_allowed());
+        for now in 1..10_000 {
+            let denied = decide(single(1, 0.1, 1), &mut bucket, now);
+            assert_eq!(
+                state(&denied),
+                (0, Wait::For(Duration::from_millis(10_000 - now)))
+            );
+        }
+        assert!(decide(single(1, 0.1, 1), &mut bucket, 10_000).is_allowed());
+    }
+
+    #[test]
+    fn a_changed_quota_keeps_the_tokens() {
+        let mut bucket = [None];
+        let hourly = |capacity, rate| single(capacity, rate / 3600.0, 1);
+        for _ in 0..2 {
+            let _ = decide(hourly(10, 10.0), &mut bucket, 0);
+        }
+        // Clamped to the lower capacity, not below.
+        assert_eq!(
+            state(&decide(hourly(5, 5.0), &mut bucket, 0)),
+            (4, Wait::None)
+        );
+        assert_eq!(
+            state(&decide(hourly(100, 100.0), &mut bucket, 0)),
+            (3, Wait::None)
+        );
+    }
+
+    #[test]
+    fn a_raised_rate_counts_at_once() {
+        let mut bucket = [None];
+        let _ = decide(single(10, 0.01, 10), &mut bucket, 0);
+        assert_eq!(
+            state(&decide(single(10, 5.0, 1), &mut bucket, 1_000)),
+            (4, Wait::None)
+        );
+    }
+
+    #[test]
+    fn a_cost_above_the_capacity_never_fits_and_takes_nothing() {
+        let mut bucket = [None];
+        assert_eq!(
+            state(&decide(single(10, 1.0, 11), &mut bucket, 0)),
+            (10, Wait::Never)
+        );
+        assert_eq!(bucket, [None]);
+    }
+
+    #[test]
+    fn several_limits_are_decided_all_or_none() {
+        let both =
+            || Check::new(vec![charge("a", 10, 1.0, 1), charge("b", 2, 1.0, 1)]).expect("a check");
+        let mut buckets = [None, None];
+        assert!(decide(both(), &mut buckets, 0).is_allowed());
+        assert!(decide(both(), &mut buckets, 0).is_allowed());
+        let denied = decide(both(), &mut buckets, 0);
+        assert_eq!(denied.limits[0].remaining, Some(8));
+        assert_eq!(denied.limits[1].wait, Wait::For(Duration::from_secs(1)));
+        assert_eq!(
+            denied.tightest().map(|limit| limit.limit.name.as_str()),
+            Some("b")
+        );
+    }
+
+    #[test]
+    fn count_grants_what_fits_and_shadow_never_blocks() {
+        let check =
+            Check::new(vec![charge("a", 10, 1.0, 3), charge("b", 2, 1.0, 1)]).expect("a check");
+        let check = check
+            .with_count(NonZeroU64::new(5).expect("not 0"))
+            .with_shadow(1)
+            .expect("one of two");
+        let mut buckets = [None, None];
+        let decision = decide(check, &mut buckets, 0);
+        assert_eq!(decision.granted, 3);
+        assert_eq!(
+            (decision.limits[0].remaining, decision.limits[1].remaining),
+            (Some(1), Some(0))
+        );
+        assert_eq!(decision.limits[0].wait, Wait::For(Duration::from_secs(2)));
+        assert!(decision.limits[1].shadow && decision.limits[1].lacked_tokens());
+    }
+
+    #[test]
+    fn a_clock_that_steps_back_locks_nobody_out() {
+        let mut bucket = [None];
+        let _ = decide(single(1, 1.0, 1), &mut bucket, 1_000_000);
+        // An hour back: nothing is known to have passed, and the state heals at this very check.
+        assert!(!decide(single(1, 1.0, 1), &mut bucket, 100_000).is_allowed());
+        assert!(decide(single(1, 1.0, 1), &mut bucket, 101_000).is_allowed());
+    }
+
+    #[test]
+    fn a_write_never_shortens_the_time_to_live() {
+        let mut bucket = [None];
+        let _ = decide(single(100, 1.0, 100), &mut bucket, 0);
+        let _ = decide(single(100, 1_000.0, 1), &mut bucket, 50_000);
+        assert_eq!(bucket[0].map(|bucket| bucket.expires_at), Some(100_000));
+    }
+
+    proptest! {
+        #[test]
+        fn waiting_the_stated_time_suffices(
+            capacity in 1_u64..=1_000_000_000_000,
+            rate in prop_oneof![1e-5..1.0, 1.0..1e6, Just(7.0 / 3.0), Just(1.0 / 3.0), Just(1.0 / 86_400.0)],
+            costs in proptest::collection::vec((1_u64..=1_000_000_000_000, 0_u64..5_000), 1..20),
+        ) {
+            let Ok(quota) = Quota::new(capacity, rate) else { return Ok(()) };
+            let (mut bucket, mut now) = ([None], 0);
+            for (cost, pause) in costs {
+                now += pause;
+                let mut charge = charge("default", 1, 1.0, 1);
+                charge.limit.quota = quota;
+                charge.cost = Cost::try_from(1 + cost % capacity).expect("in range");
+                let check = Check::single(charge);
+                let decision = decide(check.clone(), &mut bucket, now);
+                if let Wait::For(wait) = decision.limits[0].wait {
+                    let wait = u64::try_from(wait.as_millis()).expect("at most ten years");
+                    let before = bucket;
+                    prop_assert!(decide(check.clone(), &mut bucket, now + wait).is_allowed());
+                    // Not far more than needed: a hundredth less, and two milliseconds, is too early.
+                    bucket = before;
+                    let early = (wait - wait / 100).saturating_sub(2);
+                    prop_assert!(early == 0 || rate < 1e-2 || !decide(check, &mut bucket, now + early).is_allowed());
+                    now += wait;
+                }
+            }
+        }
+
+        #[test]
+        fn flipping_quotas_never_admits_more_than_the_larger_of_both(
+            quotas in [(1_u64..100, 0.01_f64..100.0), (1_u64..100, 0.01_f64..100.0)],
+            steps in proptest::collection::vec((any::<bool>(), 0_u64..200, 1_u32..5), 1..200),
+        ) {
+            let (mut bucket, mut now, mut spent) = ([None], 0_u64, 0_u64);
+            for (i, (second, pause, cost)) in steps.into_iter().enumerate() {
+                now += pause;
+                let (capacity, rate) = quotas[usize::from(second)];
+                if decide(single(capacity, rate, cost), &mut bucket, now).is_allowed() {
+                    spent += u64::from(cost);
+                }
+                let (capacity, rate) = (quotas[0].0.max(quotas[1].0), quotas[0].1.max(quotas[1].1));
+                // A millisecond of refill for each switch.
+                let bound = as_f64(capacity) + rate * millis(now + i as u64 + 1) / 1000.0 + 1e-6;
+                prop_assert!(as_f64(spent) <= bound, "{spent} spent, at most {bound}");
+            }
+        }
+    }
+}

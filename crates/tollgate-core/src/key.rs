@@ -1,0 +1,332 @@
+//! How buckets are named.
+
+use std::{
+    fmt::{self, Write},
+    sync::Arc,
+};
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::{Digest, Sha256};
+
+use crate::{LimitName, Tenant};
+
+/// Longer ids are replaced by their SHA-256; so a key's length is bounded.
+const MAX_ID: usize = 128;
+
+/// The name of one bucket: `<prefix>:{<scope>:<id>}:<limit>[:<member>]`.
+///
+/// What stands in braces is the hash tag: on a Redis Cluster, all keys of one tenant share a slot.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct BucketKey {
+    text: Arc<str>,
+    tag_start: usize,
+    tag_end: usize,
+}
+
+impl BucketKey {
+    /// The whole key.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The hash tag: what stands between the braces.
+    #[must_use]
+    pub fn tag(&self) -> &str {
+        &self.text[self.tag_start..self.tag_end]
+    }
+}
+
+// === impl BucketKey ===
+
+impl fmt::Debug for BucketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.text.fmt(f)
+    }
+}
+
+impl fmt::Display for BucketKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Names buckets under one prefix, so that no two tenants share a key and no id can break a hash tag.
+///
+/// In ids and members only `A–Z a–z 0–9 . _ ~ -` stand as they are; every other byte is `%XX`; one longer
+/// than 128 bytes after that becomes `#` and its SHA-256 in hex. With a [secret](Self::with_secret), every
+/// id and member becomes `#` and its HMAC-SHA-256 in hex.
+///
+/// ```
+/// use tollgate_core::{KeySpace, LimitName, Tenant};
+///
+/// let keys = KeySpace::default();
+/// let tenant = Tenant::new("a}{b", "pro")?;
+/// assert_eq!(keys.bucket(&tenant, &LimitName::default()).as_str(), "tg:{tenant:a%7D%7Bb}:default");
+/// # Ok::<(), tollgate_core::EmptyId>(())
+/// ```
+#[derive(Clone)]
+pub struct KeySpace {
+    prefix: Arc<str>,
+    secret: Option<Hmac<Sha256>>,
+}
+
+impl KeySpace {
+    /// Keys that start with `prefix`.
+    ///
+    /// # Errors
+    ///
+    /// If the prefix is empty or has a brace, which would move the hash tag.
+    pub fn new(prefix: &str) -> Result<Self, InvalidPrefix> {
+        if prefix.is_empty() || prefix.contains(['{', '}']) {
+            return Err(InvalidPrefix(prefix.to_owned()));
+        }
+        Ok(Self {
+            prefix: prefix.into(),
+            secret: None,
+        })
+    }
+
+    /// Hashes every id and member with `secret`, for tenants whose id is itself a secret or personal.
+    /// Another secret gives other keys, and so full buckets.
+    #[must_use]
+    pub fn with_secret(mut self, secret: &[u8]) -> Self {
+        self.secret = Some(Hmac::new_from_slice(secret).expect("HMAC takes a key of any length"));
+        self
+    }
+
+    /// The bucket of `limit` for `tenant`.
+    #[must_use]
+    pub fn bucket(&self, tenant: &Tenant, limit: &LimitName) -> BucketKey {
+        self.build(tenant.scope(), Some(tenant.id()), limit, None)
+    }
+
+    /// The bucket of `limit` for one `member` of `tenant`, such as a user.
+    #[must_use]
+    pub fn member_bucket(&self, tenant: &Tenant, limit: &LimitName, member: &str) -> BucketKey {
+        self.build(tenant.scope(), Some(tenant.id()), limit, Some(member))
+    }
+
+    /// The bucket of `limit` for everybody: `<prefix>:{global}:<limit>`.
+    #[must_use]
+    pub fn global_bucket(&self, limit: &LimitName) -> BucketKey {
+        self.build("global", None, limit, None)
+    }
+
+    fn build(
+        &self,
+        scope: &str,
+        id: Option<&str>,
+        limit: &LimitName,
+        member: Option<&str>,
+    ) -> BucketKey {
+        let mut text = String::with_capacity(64);
+        text.push_str(&self.prefix);
+        text.push_str(":{");
+        let tag_start = text.len();
+        text.push_str(scope);
+        if let Some(id) = id {
+            text.push(':');
+            self.push_id(&mut text, id);
+        }
+        let tag_end = text.len();
+        text.push_str("}:");
+        text.push_str(limit.as_str());
+        if let Some(member) = member {
+            text.push(':');
+            self.push_id(&mut text, member);
+        }
+        BucketKey {
+            text: text.into(),
+            tag_start,
+            tag_end,
+        }
+    }
+
+    fn push_id(&self, text: &mut String, id: &str) {
+        if let Some(secret) = &self.secret {
+            return push_hash(
+                text,
+                &secret.clone().chain_update(id).finalize().into_bytes(),
+            );
+        }
+        let start = text.len();
+        for byte in id.bytes() {
+            if byte.is_ascii_alphanumeric() || matches!(byte, b'.' | b'_' | b'~' | b'-') {
+                text.push(char::from(byte));
+            } else {
+                push_hex(text, "%", &[byte], true);
+            }
+        }
+        if text.len() - start > MAX_ID {
+            text.truncate(start);
+            push_hash(text, &Sha256::digest(id));
+        }
+    }
+}
+
+// === impl KeySpace ===
+
+impl Default for KeySpace {
+    /// The prefix `tg`, ids in the clear.
+    fn default() -> Self {
+        Self {
+            prefix: "tg".into(),
+            secret: None,
+        }
+    }
+}
+
+impl fmt::Debug for KeySpace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeySpace")
+            .field("prefix", &self.prefix)
+            .field("hashed", &self.secret.is_some())
+            .finish()
+    }
+}
+
+/// `#` marks a hash: it never stands for itself, since `#` in an id is written `%23`.
+fn push_hash(text: &mut String, hash: &[u8]) {
+    push_hex(text, "#", hash, false);
+}
+
+fn push_hex(text: &mut String, mark: &str, bytes: &[u8], upper: bool) {
+    text.push_str(mark);
+    for byte in bytes {
+        let written = if upper {
+            write!(text, "{byte:02X}")
+        } else {
+            write!(text, "{byte:02x}")
+        };
+        written.expect("writing to a String");
+    }
+}
+
+/// A key prefix that is empty or has a brace.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidPrefix(String);
+
+impl fmt::Display for InvalidPrefix {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "key prefix {:?} must not be empty or have braces, which mark the hash tag",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for InvalidPrefix {}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn key(id: &str) -> BucketKey {
+        KeySpace::default().bucket(
+            &Tenant::new(id, "pro").expect("an id"),
+            &LimitName::default(),
+        )
+    }
+
+    #[test]
+    fn keys_are_laid_out_as_documented() {
+        let keys = KeySpace::new("shop").expect("a prefix");
+        let tenant = Tenant::new("42", "pro").expect("an id");
+        let user = LimitName::new("user").expect("a name");
+        assert_eq!(key("42").as_str(), "tg:{tenant:42}:default");
+        assert_eq!(key("42").tag(), "tenant:42");
+        assert_eq!(
+            keys.member_bucket(&tenant, &user, "alice").as_str(),
+            "shop:{tenant:42}:user:alice"
+        );
+        assert_eq!(
+            keys.global_bucket(&LimitName::new("search").expect("a name"))
+                .as_str(),
+            "shop:{global}:search"
+        );
+    }
+
+    #[test]
+    fn ids_cannot_break_the_tag_or_meet() {
+        let ids = [
+            "{",
+            "}",
+            "{}",
+            "a}{b",
+            "x{y}z",
+            "t:shard:1",
+            "acme",
+            "ACME",
+            "acme:eu",
+            "é",
+            "e\u{301}",
+            "%7B",
+            "#",
+        ];
+        let keys: HashSet<_> = ids.iter().map(|id| key(id).as_str().to_owned()).collect();
+        assert_eq!(keys.len(), ids.len());
+        assert_eq!(key("é").as_str(), "tg:{tenant:%C3%A9}:default");
+        for key in keys {
+            assert_eq!(key.matches(['{', '}']).count(), 2, "{key}");
+        }
+    }
+
+    #[test]
+    fn tenant_and_group_are_joined_without_ambiguity() {
+        let keys = KeySpace::default();
+        let user = LimitName::new("user").expect("a name");
+        let one = keys.member_bucket(&Tenant::new("acme", "x").expect("an id"), &user, "eu:gold");
+        let two = keys.member_bucket(&Tenant::new("acme:eu", "x").expect("an id"), &user, "gold");
+        assert_ne!(one, two);
+    }
+
+    #[test]
+    fn long_ids_become_their_hash() {
+        assert_eq!(
+            key(&"a".repeat(128)).as_str().len(),
+            "tg:{tenant:}:default".len() + 128
+        );
+        let long = key(&"a".repeat(129));
+        // printf '%0129d' 0 | tr 0 a | sha256sum
+        assert_eq!(
+            long.as_str(),
+            "tg:{tenant:#c12cb024a2e5551cca0e08fce8f1c5e314555cc3fef6329ee994a3db752166ae}:default"
+        );
+    }
+
+    #[test]
+    fn a_secret_hides_every_id() {
+        let keys = KeySpace::default().with_secret(b"key");
+        let text = "The quick brown fox jumps over the lazy dog";
+        let tenant = Tenant::new(text, "pro").expect("an id");
+        // The well-known test vector of HMAC-SHA-256.
+        let hash = "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8";
+        let user = LimitName::new("user").expect("a name");
+        assert_eq!(
+            keys.member_bucket(&tenant, &user, text).as_str(),
+            format!("tg:{{tenant:#{hash}}}:user:#{hash}")
+        );
+        assert!(!format!("{keys:?}").contains("key\""));
+    }
+
+    #[test]
+    fn prefixes_that_move_the_tag_are_refused() {
+        for bad in ["", "{", "a}", "{tg}"] {
+            assert!(KeySpace::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn different_ids_have_different_keys(a in "\\PC{1,200}", b in "\\PC{1,200}") {
+            prop_assert_eq!(key(&a) == key(&b), a == b);
+            prop_assert_eq!(key(&a).as_str().matches(['{', '}']).count(), 2);
+        }
+    }
+}

@@ -1,0 +1,208 @@
+//! Anything that can decide a check.
+
+use std::{
+    error::Error,
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use crate::{Check, Decision};
+
+/// Anything that can decide a check: Redis, memory, or a stage that wraps another store.
+///
+/// A store answers from its own knowledge or fails; it never makes a decision up. What happens after a
+/// failure is the business of the limiter's policy.
+pub trait Store: Send + Sync + 'static {
+    /// Decides `check`, and charges what it grants.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped before it is ready may or may not have charged the check.
+    fn check(&self, check: Check) -> CheckFuture;
+}
+
+impl<S: Store + ?Sized> Store for Arc<S> {
+    fn check(&self, check: Check) -> CheckFuture {
+        (**self).check(check)
+    }
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn check(&self, check: Check) -> CheckFuture {
+        (**self).check(check)
+    }
+}
+
+/// What a [`Store`] returns: the answer, or a future of it.
+///
+/// A store that knows the answer at once costs no allocation.
+#[must_use = "futures do nothing unless polled"]
+pub struct CheckFuture(Inner);
+
+enum Inner {
+    Ready(Option<Result<Decision, StoreError>>),
+    Pending(Pin<Box<dyn Future<Output = Result<Decision, StoreError>> + Send>>),
+}
+
+impl CheckFuture {
+    /// An answer known already.
+    pub const fn ready(answer: Result<Decision, StoreError>) -> Self {
+        Self(Inner::Ready(Some(answer)))
+    }
+
+    /// An answer to come.
+    pub fn new(
+        future: impl Future<Output = Result<Decision, StoreError>> + Send + 'static,
+    ) -> Self {
+        Self(Inner::Pending(Box::pin(future)))
+    }
+}
+
+// === impl CheckFuture ===
+
+impl Future for CheckFuture {
+    type Output = Result<Decision, StoreError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut self.0 {
+            Inner::Ready(answer) => {
+                Poll::Ready(answer.take().expect("CheckFuture polled after completion"))
+            }
+            Inner::Pending(future) => future.as_mut().poll(cx),
+        }
+    }
+}
+
+impl fmt::Debug for CheckFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Inner::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
+            Inner::Pending(_) => f.debug_struct("Pending").finish_non_exhaustive(),
+        }
+    }
+}
+
+/// Why a store gave no answer, and whether the charge may have happened all the same.
+#[derive(Clone, Debug)]
+pub struct StoreError {
+    kind: ErrorKind,
+    charge: ChargeState,
+    source: Arc<dyn Error + Send + Sync>,
+}
+
+impl StoreError {
+    /// An error of `kind`, caused by `source`.
+    #[must_use]
+    pub fn new(
+        kind: ErrorKind,
+        charge: ChargeState,
+        source: impl Into<Box<dyn Error + Send + Sync>>,
+    ) -> Self {
+        Self {
+            kind,
+            charge,
+            source: source.into().into(),
+        }
+    }
+
+    /// What went wrong, coarsely enough for a metric label.
+    #[must_use]
+    pub const fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    /// Whether the check may have been charged.
+    #[must_use]
+    pub const fn charge(&self) -> ChargeState {
+        self.charge
+    }
+}
+
+// === impl StoreError ===
+
+impl fmt::Display for StoreError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let charge = match self.charge {
+            ChargeState::NotCharged => "nothing was charged",
+            ChargeState::Unknown => "the charge may have happened",
+        };
+        write!(
+            f,
+            "store failed ({}, {charge}): {}",
+            self.kind.as_str(),
+            self.source
+        )
+    }
+}
+
+impl Error for StoreError {
+    fn source(&self) -> Option<&(dyn Error + 'static)> {
+        Some(&*self.source)
+    }
+}
+
+/// Whether a failed check may have been charged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChargeState {
+    /// The store said that it wrote nothing, or was never asked.
+    NotCharged,
+    /// The answer was lost: the charge may have happened. Asking again could charge twice.
+    Unknown,
+}
+
+/// The kinds of store failures, as the label `kind` of `ratelimit_store_errors_total` shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// No answer within the deadline.
+    Timeout,
+    /// The connection is down, was refused or broke.
+    Io,
+    /// The script is not on the server, and loading it did not help.
+    NoScript,
+    /// The server is a read-only replica.
+    ReadOnly,
+    /// The server is loading its data.
+    Loading,
+    /// The store is out of memory for new buckets.
+    Oom,
+    /// The cluster is down, or the slot cannot be served.
+    Cluster,
+    /// The credentials are wrong, or lack a permission.
+    Auth,
+    /// Anything else.
+    Other,
+}
+
+impl ErrorKind {
+    /// Every kind.
+    pub const ALL: [Self; 9] = [
+        Self::Timeout,
+        Self::Io,
+        Self::NoScript,
+        Self::ReadOnly,
+        Self::Loading,
+        Self::Oom,
+        Self::Cluster,
+        Self::Auth,
+        Self::Other,
+    ];
+
+    /// The value of the metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Timeout => "timeout",
+            Self::Io => "io",
+            Self::NoScript => "noscript",
+            Self::ReadOnly => "readonly",
+            Self::Loading => "loading",
+            Self::Oom => "oom",
+            Self::Cluster => "cluster",
+            Self::Auth => "auth",
+            Self::Other => "other",
+        }
+    }
+}

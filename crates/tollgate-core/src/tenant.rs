@@ -1,0 +1,154 @@
+//! Who pays.
+
+use std::{fmt, net::IpAddr, sync::Arc};
+
+/// Who pays for a request: a customer, API key, user or partner.
+///
+/// Always made from something verified, such as the claims of a token whose signature was checked; never
+/// from a header that a client can set. Ids are compared byte by byte: `ACME` and `acme` are two tenants,
+/// and so are two Unicode forms of one name.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Tenant {
+    scope: Scope,
+    key_class: Arc<str>,
+}
+
+/// Which part of the key space a tenant lives in, so that no verified id can collide with an address.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Scope {
+    Tenant(Arc<str>),
+    Anonymous(Arc<str>),
+}
+
+/// The key class of callers without an identity that are limited by their address.
+pub const ANONYMOUS: &str = "anonymous";
+
+impl Tenant {
+    /// A tenant with a verified `id` and a key class: the kind of tenant (`pro`, `free`), which selects the
+    /// tier and is the only part that reaches metric labels.
+    ///
+    /// # Errors
+    ///
+    /// If the id is empty: a missing identity must not become one bucket for all.
+    pub fn new(id: impl Into<Arc<str>>, key_class: impl Into<Arc<str>>) -> Result<Self, EmptyId> {
+        let id = id.into();
+        if id.is_empty() {
+            return Err(EmptyId);
+        }
+        Ok(Self {
+            scope: Scope::Tenant(id),
+            key_class: key_class.into(),
+        })
+    }
+
+    /// A caller known only by its network address, in key class [`ANONYMOUS`].
+    ///
+    /// IPv6 addresses count by their /64, which is what one subscriber is usually given
+    /// ([RFC 6177]); IPv4-mapped IPv6 addresses count as IPv4.
+    ///
+    /// [RFC 6177]: https://www.rfc-editor.org/rfc/rfc6177
+    #[must_use]
+    pub fn anonymous(address: IpAddr) -> Self {
+        let id = match address.to_canonical() {
+            IpAddr::V4(v4) => v4.to_string(),
+            IpAddr::V6(v6) => {
+                let [a, b, c, d, ..] = v6.segments();
+                format!("{}/64", std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
+            }
+        };
+        Self {
+            scope: Scope::Anonymous(id.into()),
+            key_class: ANONYMOUS.into(),
+        }
+    }
+
+    /// The id: as given, or the address of an anonymous caller.
+    #[must_use]
+    pub fn id(&self) -> &str {
+        match &self.scope {
+            Scope::Tenant(id) | Scope::Anonymous(id) => id,
+        }
+    }
+
+    /// The kind of tenant.
+    #[must_use]
+    pub fn key_class(&self) -> &str {
+        &self.key_class
+    }
+
+    /// Whether this is a caller known only by its address.
+    #[must_use]
+    pub const fn is_anonymous(&self) -> bool {
+        matches!(self.scope, Scope::Anonymous(_))
+    }
+
+    /// The word before the id in a key.
+    pub(crate) const fn scope(&self) -> &'static str {
+        match self.scope {
+            Scope::Tenant(_) => "tenant",
+            Scope::Anonymous(_) => ANONYMOUS,
+        }
+    }
+}
+
+// === impl Tenant ===
+
+impl fmt::Debug for Tenant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // An id may be personal or a secret; it does not belong into logs by accident.
+        f.debug_struct("Tenant")
+            .field("key_class", &self.key_class)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A tenant id without a byte.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EmptyId;
+
+impl fmt::Display for EmptyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a tenant's id is empty; treat the request as one without an identity")
+    }
+}
+
+impl std::error::Error for EmptyId {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn anonymous(address: &str) -> Tenant {
+        Tenant::anonymous(address.parse().expect("an address"))
+    }
+
+    #[test]
+    fn an_empty_id_is_no_tenant() {
+        assert_eq!(Tenant::new("", "pro"), Err(EmptyId));
+    }
+
+    #[test]
+    fn addresses_count_by_subscriber() {
+        assert_eq!(
+            anonymous("2001:db8:1:2:3::4"),
+            anonymous("2001:db8:1:2:ffff::1")
+        );
+        assert_ne!(anonymous("2001:db8:1:2::1"), anonymous("2001:db8:1:3::1"));
+        assert_eq!(anonymous("::ffff:192.0.2.7"), anonymous("192.0.2.7"));
+        assert_ne!(anonymous("192.0.2.8"), anonymous("192.0.2.7"));
+    }
+
+    #[test]
+    fn an_id_that_looks_like_an_address_is_another_tenant() {
+        assert_ne!(
+            Tenant::new("192.0.2.7", ANONYMOUS),
+            Ok(anonymous("192.0.2.7"))
+        );
+    }
+
+    #[test]
+    fn debug_output_keeps_the_id_to_itself() {
+        let tenant = Tenant::new("alice@example.com", "free").expect("an id");
+        assert!(!format!("{tenant:?}").contains("alice"));
+    }
+}

@@ -1,0 +1,157 @@
+--[[
+Token buckets, decided all or none.
+
+  EVALSHA sha k  key1 ... keyk   capacity1 rate1 cost1 ... capacityk ratek costk  [count [shadow]]
+  -> { granted, remaining1, retry_ms1, ..., remainingk, retry_msk }
+
+KEYS      1 to 8 distinct keys, one bucket each. On a cluster they share one hash tag.
+ARGV      per key, in the order of KEYS:
+            capacity  the most tokens the bucket holds, whole, 1 to 10^12
+            rate      tokens refilled per second, above 0 to 10^6; capacity / rate at most ten years
+            cost      tokens that one request takes, whole, 0 to 10^12; a key of cost 0 is only read
+          then, optionally:
+            count     how many requests of these costs are wanted, whole, from 1 (default 1)
+            shadow    how many of the last keys never block, whole, 0 to k (default 0)
+          Finite decimal numbers only ("50", "0.25", "1.5e-05").
+
+granted   0 to count: how many of the requests fit every enforcing key. With count 1 it is the
+          allowed flag. An enforcing key is charged granted x cost; a shadow key is charged for as
+          many of the granted as fit it.
+remaining tokens left in that key's bucket, floored, never negative.
+retry_ms  0 if the key had room for all count; else the milliseconds, rounded up, until one more
+          request fits after what was just granted; -1 if the cost exceeds the capacity.
+
+State     A bucket is one string of 16 bytes, struct.pack('<dd', tokens, px): the tokens left by the
+          last write and the TTL in milliseconds given then. The time since that write is px - PTTL,
+          so the server's own expiry clock is the only clock. No key means full.
+
+Errors    Any bad argument or foreign value gives an error reply, and then nothing was written.
+          A denial writes nothing, unless the TTL is gone or longer than was given: then the state
+          is put back as it stands, with its TTL.
+
+Runs in O(k). Needs GET, PTTL and SET. Works without a shebang, under Lua 5.1 and later.
+]]
+
+local MAX_WHOLE = 1e12
+local MAX_RATE = 1e6
+local TEN_YEARS = 315360000
+local MAX_PX = 9007199254740992
+-- Forgives the rounding of refill arithmetic in comparisons. It is never stored, so it does not add up.
+local SLACK = 1e-6
+
+local ceil, floor, format, max, min = math.ceil, math.floor, string.format, math.max, math.min
+local unpack = table.unpack or unpack
+
+local function bad(message)
+  return redis.error_reply('ERR tollgate: ' .. message)
+end
+
+local function is_whole(number, least)
+  return number and number >= least and number <= MAX_WHOLE and number % 1 == 0
+end
+
+-- Milliseconds after the write that left `base` tokens until `cost` fits. Trimming one part in 10^12
+-- keeps rounding noise from adding a millisecond; the second line makes up for it where it mattered.
+local function full_wait(base, rate, cost)
+  local wait = ceil((cost - base) * 1000 / rate * (1 - 1e-12))
+  if base + wait * rate / 1000 + SLACK < cost then
+    wait = wait + 1
+  end
+  return wait
+end
+
+local k = #KEYS
+local extra = #ARGV - 3 * k
+if k < 1 or k > 8 then
+  return bad('takes 1 to 8 keys')
+end
+if extra < 0 or extra > 2 then
+  return bad('takes capacity, rate and cost for each key, then at most count and shadow')
+end
+if string.find(table.concat(ARGV, ','), '[^%d%.eE,+-]') then
+  return bad('arguments must be finite decimal numbers')
+end
+local count = tonumber(ARGV[3 * k + 1] or 1)
+local shadow = tonumber(ARGV[3 * k + 2] or 0)
+if not is_whole(count, 1) then
+  return bad('count must be a whole number from 1 to 10^12')
+end
+if not is_whole(shadow, 0) or shadow > k then
+  return bad('shadow must be a whole number from 0 to the number of keys')
+end
+
+-- Read everything before anything is written, so that an error leaves no trace.
+local granted = count
+local buckets = {}
+for i = 1, k do
+  local capacity, rate, cost = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+  if not is_whole(capacity, 1) then
+    return bad('capacity must be a whole number from 1 to 10^12')
+  end
+  if not (rate and rate > 0 and rate <= MAX_RATE and capacity <= rate * TEN_YEARS) then
+    return bad('rate must be above 0, at most 10^6, and fill the capacity within ten years')
+  end
+  if not is_whole(cost, 0) then
+    return bad('cost must be a whole number from 0 to 10^12')
+  end
+  for j = 1, i - 1 do
+    if KEYS[j] == KEYS[i] then
+      return bad('keys must be distinct')
+    end
+  end
+
+  local base, elapsed, ttl, heal = capacity, 0, 0, false
+  local state = redis.call('GET', KEYS[i])
+  if state then
+    if #state ~= 16 then
+      return bad('value at ' .. KEYS[i] .. ' is not a bucket')
+    end
+    local px
+    base, px = struct.unpack('<dd', state)
+    if not (base <= MAX_WHOLE and base > -math.huge and px >= 1 and px <= MAX_PX and px % 1 == 0) then
+      return bad('value at ' .. KEYS[i] .. ' is not a bucket')
+    end
+    ttl = redis.call('PTTL', KEYS[i])
+    if ttl < 0 or ttl > px then
+      -- Made persistent, or the clock stepped back: no time is known to have passed.
+      ttl = px
+      heal = state
+    end
+    elapsed = px - ttl
+  end
+
+  local tokens = min(capacity, base + elapsed * rate / 1000)
+  local fits = count
+  if cost > 0 then
+    fits = max(0, floor((tokens + SLACK) / cost))
+  end
+  if i <= k - shadow then
+    granted = min(granted, fits)
+  end
+  buckets[i] = { capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits }
+end
+
+local reply = { granted }
+for i = 1, k do
+  local capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits = unpack(buckets[i])
+  local charge = min(granted, fits) * cost
+  if charge > 0 then
+    tokens = tokens - charge
+    base, elapsed = tokens, 0
+    -- Never shorter than the TTL it has: a caller with another quota may still count on it.
+    local px = max(1, ceil((capacity - tokens) / rate * 1000), ttl)
+    redis.call('SET', KEYS[i], struct.pack('<dd', tokens, px), 'PX', format('%.0f', px))
+  elseif heal then
+    redis.call('SET', KEYS[i], heal, 'PX', format('%.0f', ttl))
+  end
+
+  local retry = 0
+  if cost > capacity then
+    retry = -1
+  elseif fits < count then
+    retry = max(0, full_wait(base, rate, cost) - elapsed)
+  end
+  reply[2 * i] = max(0, floor(tokens + SLACK))
+  reply[2 * i + 1] = retry
+end
+return reply
