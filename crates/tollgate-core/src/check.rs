@@ -1,6 +1,6 @@
 //! What is asked of a store.
 
-use std::{fmt, num::NonZeroU64};
+use std::{fmt, num::NonZeroU64, sync::Arc};
 
 use crate::{BucketKey, Cost, Decision, Limit, LimitDecision, Source, Verdict, Wait};
 
@@ -18,10 +18,10 @@ pub struct Charge {
     pub cost: Cost,
 }
 
-/// One request's charges: up to 8 buckets under one hash tag, decided all or none.
+/// One request's charges: up to 8 buckets under one hash tag, decided all or none. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct Check {
-    charges: Vec<Charge>,
+    charges: Arc<[Charge]>,
     count: NonZeroU64,
     shadow: usize,
 }
@@ -53,7 +53,7 @@ impl Check {
             return Err(InvalidCheck::RepeatedBucket);
         }
         Ok(Self {
-            charges,
+            charges: charges.into(),
             count: NonZeroU64::MIN,
             shadow: 0,
         })
@@ -63,7 +63,7 @@ impl Check {
     #[must_use]
     pub fn single(charge: Charge) -> Self {
         Self {
-            charges: vec![charge],
+            charges: Arc::new([charge]),
             count: NonZeroU64::MIN,
             shadow: 0,
         }
@@ -150,12 +150,12 @@ impl Check {
     ) -> Decision {
         let enforcing = self.charges.len() - self.shadow;
         let mut states = states.into_iter();
-        let limits = self.charges.into_iter().enumerate().map(|(i, charge)| {
+        let limits = self.charges.iter().enumerate().map(|(i, charge)| {
             let (remaining, wait) = states
                 .next()
                 .map_or((None, Wait::None), |(r, wait)| (Some(r), wait));
             LimitDecision {
-                limit: charge.limit,
+                limit: charge.limit.clone(),
                 cost: charge.cost,
                 remaining,
                 wait,

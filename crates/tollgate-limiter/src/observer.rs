@@ -1,0 +1,70 @@
+//! Who is told what the limiter does.
+
+use std::{sync::Arc, time::Duration};
+
+use tollgate_core::{Decision, LimitName, StoreError};
+
+use crate::FailurePolicy;
+
+/// Is told what a limiter does, for metrics and the like.
+///
+/// The methods run on the way of a request: they must not block.
+pub trait Observer: Send + Sync + 'static {
+    /// A limiter was built, with this limit, these key classes and this policy. Label sets can start at 0.
+    fn built(
+        &self,
+        limit: &LimitName,
+        key_classes: &mut dyn Iterator<Item = &str>,
+        policy: FailurePolicy,
+    ) {
+        let _ = (limit, key_classes, policy);
+    }
+
+    /// A request was decided.
+    fn decided(&self, key_class: &str, decision: &Decision) {
+        let _ = (key_class, decision);
+    }
+
+    /// A request had no identity, and was refused or let through for that.
+    fn unidentified(&self) {}
+
+    /// The store answered, or failed, after `latency`.
+    fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
+        let _ = (latency, answer);
+    }
+
+    /// The store failed, and `policy` decided in its place.
+    fn store_failed(&self, error: &StoreError, policy: FailurePolicy) {
+        let _ = (error, policy);
+    }
+}
+
+/// Watches nothing.
+impl Observer for () {}
+
+impl<O: Observer + ?Sized> Observer for Arc<O> {
+    fn built(
+        &self,
+        limit: &LimitName,
+        key_classes: &mut dyn Iterator<Item = &str>,
+        policy: FailurePolicy,
+    ) {
+        (**self).built(limit, key_classes, policy);
+    }
+
+    fn decided(&self, key_class: &str, decision: &Decision) {
+        (**self).decided(key_class, decision);
+    }
+
+    fn unidentified(&self) {
+        (**self).unidentified();
+    }
+
+    fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
+        (**self).store_answered(latency, answer);
+    }
+
+    fn store_failed(&self, error: &StoreError, policy: FailurePolicy) {
+        (**self).store_failed(error, policy);
+    }
+}
