@@ -1,4 +1,4 @@
---[[
+--[==[
 Token buckets, decided all or none.
 
   EVALSHA sha k  key1 ... keyk   capacity1 rate1 cost1 ... capacityk ratek costk  [count [shadow]]
@@ -30,7 +30,7 @@ Errors    Any bad argument or foreign value gives an error reply, and then nothi
           is put back as it stands, with its TTL.
 
 Runs in O(k). Needs GET, PTTL and SET. Works without a shebang, under Lua 5.1 and later.
-]]
+]==]
 
 local MAX_WHOLE = 1e12
 local MAX_RATE = 1e6
