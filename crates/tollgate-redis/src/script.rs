@@ -6,7 +6,7 @@ use fred::{
     clients::Client,
     error::Error,
     interfaces::{ClientLike, LuaInterface},
-    types::Value,
+    types::{ClusterHash, CustomCommand, Value},
 };
 use tokio::{
     runtime::Handle,
@@ -51,11 +51,9 @@ impl Script {
     /// Loads the script, together with all who want that now. The task behind it is nobody's in particular
     /// and has more time than a check, so that a slow load ends one day.
     pub(crate) async fn load(&self, deadline: Instant) -> Result<(), StoreError> {
-        let client = self
-            .client
-            .with_options(&config::call_options(config::SETUP_TIMEOUT));
+        let client = self.client.clone();
         let loading = self.loading.join(&self.runtime, async move {
-            client.script_load_cluster(TOKEN_BUCKET).await
+            client.script_load(TOKEN_BUCKET).await
         });
         match timeout_at(deadline, loading.wait()).await {
             Ok(Some(Ok(()))) => Ok(()),
@@ -78,11 +76,37 @@ impl Script {
             ));
         }
         let client = self.client.with_options(&config::call_options(left));
-        let (sha, keys, args) = (self.sha.clone(), keys(check), args(check));
-        let call = async move { client.evalsha(sha, keys, args).await };
+        let args = self.args(check);
+        // Not fred's `evalsha`: a client with options does not have it, but derefs to one without options
+        // that does, and so would wait in the queue of a lost connection.
+        let evalsha = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
+        let call = async move { client.custom(evalsha, args).await };
         RunOut::new(self.runtime.clone(), call)
             .await
             .map_err(failure::of_call)
+    }
+
+    /// The hash, the keys, `capacity rate cost` for each key, then `count` and `shadow` as far as they are not
+    /// the defaults.
+    fn args(&self, check: &Check) -> Vec<String> {
+        let charges = check.charges();
+        let mut args = Vec::with_capacity(4 * charges.len() + 4);
+        args.extend([self.sha.clone(), charges.len().to_string()]);
+        args.extend(charges.iter().map(|charge| charge.key.to_string()));
+        for charge in charges {
+            let quota = &charge.limit.quota;
+            args.push(quota.capacity().to_string());
+            // The shortest decimal that reads back as the same double, never with an exponent.
+            args.push(quota.rate().per_second().to_string());
+            args.push(charge.cost.tokens().to_string());
+        }
+        if check.count() != 1 || check.shadow() != 0 {
+            args.push(check.count().to_string());
+        }
+        if check.shadow() != 0 {
+            args.push(check.shadow().to_string());
+        }
+        args
     }
 }
 
@@ -98,31 +122,4 @@ impl fmt::Debug for Script {
 
 fn not_charged(kind: ErrorKind, reason: &'static str) -> StoreError {
     StoreError::new(kind, ChargeState::NotCharged, reason)
-}
-
-fn keys(check: &Check) -> Vec<String> {
-    check
-        .charges()
-        .iter()
-        .map(|charge| charge.key.to_string())
-        .collect()
-}
-
-/// `capacity rate cost` for each key, then `count` and `shadow` as far as they are not the defaults.
-fn args(check: &Check) -> Vec<String> {
-    let mut args = Vec::with_capacity(3 * check.charges().len() + 2);
-    for charge in check.charges() {
-        let quota = &charge.limit.quota;
-        args.push(quota.capacity().to_string());
-        // The shortest decimal that reads back as the same double, never with an exponent.
-        args.push(quota.rate().per_second().to_string());
-        args.push(charge.cost.tokens().to_string());
-    }
-    if check.count() != 1 || check.shadow() != 0 {
-        args.push(check.count().to_string());
-    }
-    if check.shadow() != 0 {
-        args.push(check.shadow().to_string());
-    }
-    args
 }
