@@ -34,21 +34,30 @@ impl RedisServer {
     pub fn start_with(args: &[&str]) -> Self {
         let args: Vec<_> = args.iter().copied().map(String::from).collect();
         // Another process may take the port between our look and the server's bind; then try another.
-        for _ in 0..10 {
-            let port = free_port();
-            let dir = tempfile::tempdir().expect("a temporary folder");
-            let process = spawn(port, &args, &dir);
-            let mut server = Self {
-                process,
-                port,
-                args: args.clone(),
-                dir,
-            };
-            if server.answers() {
-                return server;
-            }
-        }
-        panic!("redis-server did not start; what it said stands above");
+        (0..10)
+            .find_map(|_| Self::try_start(free_port(), &args))
+            .expect("redis-server did not start; what it said stands above")
+    }
+
+    /// Starts a server with default settings on `port`.
+    ///
+    /// # Panics
+    ///
+    /// If there is no `redis-server` to start, the port is taken, or it does not answer within 10 s.
+    #[must_use]
+    pub fn start_on(port: u16) -> Self {
+        Self::try_start(port, &[]).expect("redis-server did not start; what it said stands above")
+    }
+
+    fn try_start(port: u16, args: &[String]) -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut server = Self {
+            process: spawn(port, args, &dir),
+            port,
+            args: args.to_vec(),
+            dir,
+        };
+        server.answers().then_some(server)
     }
 
     /// The port it listens on.
@@ -94,6 +103,41 @@ impl RedisServer {
         self.kill();
         self.process = spawn(self.port, &self.args, &self.dir);
         assert!(self.answers(), "redis-server did not come back");
+    }
+
+    /// One number of `INFO section`, such as `total_connections_received` of `stats`; 0 if it is not there.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn info(&self, section: &str, field: &str) -> u64 {
+        let info: String = redis::cmd("INFO")
+            .arg(section)
+            .query(&mut self.connection())
+            .expect("INFO");
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
+        line.map_or(0, |number| number.trim().parse().expect("a number"))
+    }
+
+    /// How often a command was called, such as `"set"` or `"script|load"`, inside of scripts included.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    #[must_use]
+    pub fn calls(&self, command: &str) -> u64 {
+        let info: String = redis::cmd("INFO")
+            .arg("commandstats")
+            .query(&mut self.connection())
+            .expect("INFO");
+        let start = format!("cmdstat_{command}:calls=");
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix(&start)?.split(',').next());
+        line.map_or(0, |calls| calls.parse().expect("a number"))
     }
 
     fn try_connection(&self) -> redis::RedisResult<redis::Connection> {

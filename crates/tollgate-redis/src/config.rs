@@ -1,0 +1,162 @@
+//! How fred is set up: the one place, because its defaults do not suit a store that must answer in time.
+
+use std::time::Duration;
+
+use fred::{
+    clients::Client,
+    types::{
+        Builder,
+        config::{
+            Config, ConnectionConfig, Options, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
+        },
+    },
+};
+use socket2::TcpKeepalive;
+
+use crate::ConnectError;
+
+/// How long one attempt to connect, and each of fred's own commands on a new connection, may take. Much
+/// longer than a check: a slow handshake must not keep the store from ever connecting.
+pub(crate) const SETUP_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Commands that wait while the connection is being restored. They time out where they stand, but leave the
+/// queue only when it moves again; without a bound an outage would fill the memory.
+const MAX_QUEUED: usize = 8_192;
+
+/// Reads a URL without ever repeating it, since it may hold a password.
+pub(crate) fn parse(url: &str) -> Result<Config, ConnectError> {
+    let bad = |problem: &str| Err(ConnectError::Url(problem.to_owned()));
+    match url.split_once("://") {
+        Some(("redis" | "valkey", _)) => {}
+        // fred would connect without TLS, and send the password in the clear.
+        Some(("rediss" | "valkeys", _)) => return bad("TLS is not supported"),
+        Some(_) => return bad("the scheme must be `redis` or `valkey`"),
+        None => return bad("it has no scheme"),
+    }
+    let mut config = Config::from_url_centralized(url)
+        .map_err(|error| ConnectError::Url(error.details().to_owned()))?;
+    if config.username.is_some() && config.password.is_none() {
+        // fred would ignore the name, and be somebody else than was meant.
+        return bad("it has a user name without a password");
+    }
+    // A service starts without Redis: the first connection is tried for as long as any later one.
+    config.fail_fast = false;
+    Ok(config)
+}
+
+/// A client that is not connected yet.
+pub(crate) fn client(config: Config) -> Result<Client, ConnectError> {
+    let mut builder = Builder::from_config(config);
+    builder.set_policy(reconnect_policy());
+    builder.with_connection_config(set_connection);
+    // For what carries no timeout of its own; fred's default is to wait for ever.
+    builder.with_performance_config(|performance| {
+        performance.default_command_timeout = SETUP_TIMEOUT;
+    });
+    builder
+        .build()
+        .map_err(|error| ConnectError::Url(error.details().to_owned()))
+}
+
+/// What each script call is sent with.
+pub(crate) fn call_options(timeout: Duration) -> Options {
+    Options {
+        // Covers the queue and the reply. fred skips a command that timed out while it was still queued,
+        // so that nothing runs after its caller has given up.
+        timeout: Some(timeout),
+        // Never sent again: a lost connection does not say whether the script ran.
+        max_attempts: Some(1),
+        // A redirection says that nothing ran; two suffice while a slot moves.
+        max_redirections: Some(2),
+        // An error at once while there is no connection, instead of a place in the queue.
+        fail_fast: true,
+        ..Options::default()
+    }
+}
+
+fn set_connection(connection: &mut ConnectionConfig) {
+    connection.connection_timeout = SETUP_TIMEOUT;
+    connection.internal_command_timeout = SETUP_TIMEOUT;
+    connection.max_command_attempts = 1;
+    connection.max_redirections = 2;
+    connection.max_command_buffer_len = MAX_QUEUED;
+    // A password that was changed on the server: managed services expect a new login on a new connection.
+    connection.reconnect_on_auth_error = true;
+    // fred's feature `custom-reconnect-errors` stays off: after READONLY or LOADING it would drop the
+    // connection and hand the error to every call in flight, also to those that the server did run. The
+    // store itself reconnects after READONLY, and LOADING passes without that.
+    // A connection on which nothing comes back any more is closed, and a new one is made.
+    connection.unresponsive = UnresponsiveConfig {
+        max_timeout: Some(Duration::from_secs(1)),
+        interval: Duration::from_millis(400),
+    };
+    connection.tcp = tcp();
+}
+
+fn tcp() -> TcpConfig {
+    TcpConfig {
+        // A check waits for one reply; holding its packet back to gather more only costs time.
+        nodelay: Some(true),
+        // Finds a dead peer, and keeps address translators from forgetting an idle connection.
+        keepalive: Some(
+            TcpKeepalive::new()
+                .with_time(Duration::from_secs(15))
+                .with_interval(Duration::from_secs(5)),
+        ),
+        // fred counts the silence from the latest write, so under steady traffic it never notices a black
+        // hole; the kernel counts from the oldest byte that was not acknowledged.
+        #[cfg(target_os = "linux")]
+        user_timeout: Some(Duration::from_secs(2)),
+        ..TcpConfig::default()
+    }
+}
+
+/// For ever (0 attempts), from 50 ms doubling to 2 s. fred adds up to 100 ms of jitter, so that a fleet does
+/// not come back in step. Its default is not to reconnect at all.
+fn reconnect_policy() -> ReconnectPolicy {
+    ReconnectPolicy::new_exponential(0, 50, 2_000, 2)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bad_urls_are_refused_without_repeating_the_password() {
+        for (url, problem) in [
+            ("", "no scheme"),
+            ("localhost:6379", "no scheme"),
+            ("http://user:hunter2@host", "scheme"),
+            ("rediss://user:hunter2@host", "TLS"),
+            ("redis://:hunter2@", "host"),
+            ("redis://user:hunter2@host:port", "port"),
+            ("redis://user:hunter2@host/zero", "integer"),
+            ("redis://user@host", "user name"),
+        ] {
+            let error = parse(url).expect_err(url);
+            assert!(
+                error
+                    .to_string()
+                    .to_lowercase()
+                    .contains(&problem.to_lowercase()),
+                "{url}: {error}"
+            );
+            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn good_urls_are_read() {
+        let config = parse("valkey://user:p%40ss@host:7000/3").expect("a good URL");
+        assert_eq!(config.server.hosts()[0].to_string(), "host:7000");
+        assert_eq!(
+            (
+                config.username.as_deref(),
+                config.password.as_deref(),
+                config.database
+            ),
+            (Some("user"), Some("p@ss"), Some(3))
+        );
+        assert!(parse("redis://:secret@[::1]").is_ok());
+    }
+}

@@ -1,0 +1,116 @@
+//! The rights that the store needs on the server.
+
+use std::time::Duration;
+
+use tollgate_core::{ChargeState, ErrorKind, Store};
+use tollgate_redis::RedisStore;
+use tollgate_tests::{RedisServer, check, quota};
+
+/// What a check needs: the call, the load, and what the script does.
+const NEEDED: [&str; 5] = ["+evalsha", "+script|load", "+get", "+pttl", "+set"];
+
+/// What the client asks of each new connection. It does without, but then Redis notes a denial in its ACL
+/// log and the client a warning in its own.
+const ASKED: [&str; 2] = ["+client|id", "+info"];
+
+fn set_user(server: &RedisServer, rights: &[&str]) {
+    let set = redis::cmd("ACL")
+        .arg(&[
+            "SETUSER", "tollgate", "reset", "on", ">secret", "~tg:*", "-@all",
+        ])
+        .arg(rights)
+        .query::<()>(&mut server.connection());
+    set.expect("ACL SETUSER");
+}
+
+async fn connect(server: &RedisServer) -> RedisStore {
+    let builder = RedisStore::builder(&format!(
+        "redis://tollgate:secret@127.0.0.1:{}",
+        server.port()
+    ));
+    let builder = builder.deadline(Duration::from_secs(10)).strict(true);
+    builder.connect().await.expect("a store")
+}
+
+fn denials(server: &RedisServer) -> usize {
+    let log: Vec<redis::Value> = redis::cmd("ACL")
+        .arg("LOG")
+        .query(&mut server.connection())
+        .expect("ACL LOG");
+    log.len()
+}
+
+#[tokio::test]
+async fn five_commands_suffice_and_two_more_keep_the_logs_quiet() {
+    for (rights, quiet) in [
+        (NEEDED.to_vec(), false),
+        ([&NEEDED[..], &ASKED].concat(), true),
+    ] {
+        let server = RedisServer::start();
+        set_user(&server, &rights);
+        let store = connect(&server).await;
+        for (cost, allowed) in [(1, true), (10, false), (1, true)] {
+            let decision = store
+                .check(check("a", quota(10, "1/h"), cost))
+                .await
+                .expect("a decision");
+            assert_eq!(decision.is_allowed(), allowed);
+        }
+        assert_eq!(denials(&server) == 0, quiet, "{rights:?}");
+    }
+}
+
+#[tokio::test]
+async fn each_missing_right_is_an_auth_error_with_nothing_charged() {
+    for missing in NEEDED {
+        let server = RedisServer::start();
+        let rights: Vec<_> = NEEDED
+            .into_iter()
+            .filter(|right| *right != missing)
+            .collect();
+        set_user(&server, &rights);
+        let store = connect(&server).await;
+        if missing != "+script|load" {
+            // A bucket in use, so that the script gets to all of its commands.
+            set_user(&server, &NEEDED);
+            let allowed = store.check(check("a", quota(10, "1/h"), 1)).await;
+            assert!(allowed.expect("a decision").is_allowed());
+            set_user(&server, &rights);
+        }
+        // Redis closes the connection of a user whose rights shrink; ask on the new one.
+        let error = loop {
+            let error = store
+                .check(check("a", quota(10, "1/h"), 1))
+                .await
+                .expect_err(missing);
+            if error.kind() != ErrorKind::Io {
+                break error;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        };
+        assert_eq!(
+            (error.kind(), error.charge()),
+            (ErrorKind::Auth, ChargeState::NotCharged),
+            "{missing}: {error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn other_keys_are_out_of_reach() {
+    let server = RedisServer::start();
+    set_user(&server, &NEEDED);
+    let store = connect(&server).await;
+    let mut charge = tollgate_tests::charge("a", "default", quota(10, "1/h"), 1);
+    let elsewhere = tollgate_core::KeySpace::new("elsewhere").expect("a prefix");
+    charge.key = elsewhere.global_bucket(&charge.limit.name);
+    let error = store
+        .check(tollgate_core::Check::single(charge))
+        .await
+        .expect_err("no permission");
+    assert_eq!(
+        (error.kind(), error.charge()),
+        (ErrorKind::Auth, ChargeState::NotCharged),
+        "{error}"
+    );
+}

@@ -1,0 +1,290 @@
+//! Redis that is absent, silent, read-only or full.
+
+use std::{
+    net::{Ipv4Addr, TcpListener},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, timeout};
+use tollgate_core::{ChargeState, ErrorKind, Store, StoreError};
+use tollgate_redis::{ConnectError, RedisStore};
+use tollgate_tests::{RedisServer, check, free_port, quota};
+
+use crate::support::{decide, remaining, store};
+
+/// What a busy machine may add to a deadline before we call it a hang.
+const SCHEDULING: Duration = Duration::from_millis(500);
+
+async fn fails(store: &RedisStore) -> StoreError {
+    let asked = store.check(check("a", quota(10, "1/h"), 1));
+    asked.await.expect_err("no decision")
+}
+
+/// Asks until the store decides, for at most 5 s.
+async fn decides_within_5s(store: &RedisStore) -> u64 {
+    let end = Instant::now() + Duration::from_secs(5);
+    loop {
+        match store.check(check("a", quota(10, "1/h"), 1)).await {
+            Ok(decision) => return remaining(&decision.limits[0]),
+            Err(error) => assert!(Instant::now() < end, "{error}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn a_store_starts_without_redis_and_works_once_redis_comes() {
+    let port = free_port();
+    let start = Instant::now();
+    let store = RedisStore::connect(&format!("redis://127.0.0.1:{port}")).await;
+    let store = store.expect("a store without Redis");
+    assert!(
+        start.elapsed() < Duration::from_secs(1) + SCHEDULING,
+        "{:?}",
+        start.elapsed()
+    );
+    let error = fails(&store).await;
+    assert_eq!(
+        (error.kind(), error.charge()),
+        (ErrorKind::Io, ChargeState::NotCharged),
+        "{error}"
+    );
+    let _server = RedisServer::start_on(port);
+    assert_eq!(decides_within_5s(&store).await, 9);
+}
+
+#[tokio::test]
+async fn a_strict_store_tells_that_redis_is_absent() {
+    let port = free_port();
+    let builder = RedisStore::builder(&format!("redis://user:hunter2@127.0.0.1:{port}"));
+    let error = builder.strict(true).connect().await.expect_err("no Redis");
+    assert!(
+        matches!(&error, ConnectError::Unreachable { address, .. } if *address == format!("127.0.0.1:{port}")),
+        "{error:?}"
+    );
+    assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+}
+
+#[tokio::test]
+async fn a_redis_that_never_answers_hangs_nobody() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
+    let url = format!("redis://{}", listener.local_addr().expect("its address"));
+    let start = Instant::now();
+    let store = RedisStore::connect(&url).await.expect("a store");
+    assert!(
+        start.elapsed() < Duration::from_secs(1) + SCHEDULING,
+        "{:?}",
+        start.elapsed()
+    );
+    for _ in 0..10 {
+        let start = Instant::now();
+        let error = fails(&store).await;
+        assert!(
+            matches!(error.kind(), ErrorKind::Io | ErrorKind::Timeout),
+            "{error}"
+        );
+        assert!(
+            start.elapsed() < Duration::from_millis(25) + SCHEDULING,
+            "{:?}",
+            start.elapsed()
+        );
+    }
+    let strict = RedisStore::builder(&url).strict(true).connect().await;
+    assert!(
+        matches!(strict, Err(ConnectError::Unreachable { .. })),
+        "{strict:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_redis_that_falls_silent_costs_the_deadline_and_what_timed_out_never_runs_later() {
+    let server = RedisServer::start();
+    let builder = RedisStore::builder(&server.url()).strict(true);
+    let store = builder
+        .deadline(Duration::from_millis(100))
+        .connect()
+        .await
+        .expect("a store");
+    // Kept: closing it would end the pause.
+    let mut pausing = server.connection();
+    redis::cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(700)
+        .arg("ALL")
+        .query::<()>(&mut pausing)
+        .expect("CLIENT PAUSE");
+    let start = Instant::now();
+    let error = fails(&store).await;
+    assert_eq!(
+        (error.kind(), error.charge()),
+        (ErrorKind::Timeout, ChargeState::Unknown),
+        "{error}"
+    );
+    assert!(
+        start.elapsed() >= Duration::from_millis(100)
+            && start.elapsed() < Duration::from_millis(100) + SCHEDULING
+    );
+    // That one was sent, and Redis runs it after the pause: once, not again.
+    sleep(Duration::from_millis(700)).await;
+    assert_eq!(decides_within_5s(&store).await, 8);
+}
+
+#[tokio::test]
+async fn a_lost_connection_is_not_answered_by_sending_again() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = server.connection();
+    assert!(
+        decide(&store, check("a", quota(10, "1/h"), 1))
+            .await
+            .is_allowed()
+    );
+    let mut pausing = server.connection();
+    redis::cmd("CLIENT")
+        .arg("PAUSE")
+        .arg(300)
+        .arg("WRITE")
+        .query::<()>(&mut pausing)
+        .expect("CLIENT PAUSE");
+    let call = tokio::spawn(store.check(check("a", quota(10, "1/h"), 1)));
+    sleep(Duration::from_millis(100)).await;
+    redis::cmd("CLIENT")
+        .arg("KILL")
+        .arg("TYPE")
+        .arg("normal")
+        .arg("SKIPME")
+        .arg("yes")
+        .query::<i64>(&mut connection)
+        .expect("CLIENT KILL");
+    let error = call
+        .await
+        .expect("no panic")
+        .expect_err("a lost connection");
+    assert_eq!(
+        (error.kind(), error.charge()),
+        (ErrorKind::Io, ChargeState::Unknown),
+        "{error}"
+    );
+    // Redis dropped the call with its connection, and nobody sent it again: 9, then 8.
+    assert_eq!(decides_within_5s(&store).await, 8);
+}
+
+#[tokio::test]
+async fn a_server_turned_replica_is_left_for_the_primary_and_charges_nothing() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = server.connection();
+    let mut replicate = |host: &str, port: &str| {
+        redis::cmd("REPLICAOF")
+            .arg(host)
+            .arg(port)
+            .query::<()>(&mut connection)
+            .expect("REPLICAOF");
+    };
+    replicate("127.0.0.1", &free_port().to_string());
+    let connections = || server.info("stats", "total_connections_received");
+    let before = connections();
+    let error = fails(&store).await;
+    assert_eq!(
+        (error.kind(), error.charge()),
+        (ErrorKind::ReadOnly, ChargeState::NotCharged),
+        "{error}"
+    );
+    // Each look at the counter is a connection as well.
+    let mut looks = 1;
+    timeout(Duration::from_secs(5), async {
+        while connections() <= before + looks {
+            looks += 1;
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("a new connection, which may lead to the new primary");
+    replicate("NO", "ONE");
+    assert_eq!(decides_within_5s(&store).await, 9);
+}
+
+#[tokio::test]
+async fn a_full_redis_is_out_of_memory_and_charges_nothing() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let mut connection = server.connection();
+    let mut set = |name: &str, value: &str| {
+        redis::cmd("CONFIG")
+            .arg("SET")
+            .arg(name)
+            .arg(value)
+            .query::<()>(&mut connection)
+            .expect("CONFIG SET");
+    };
+    set("maxmemory", "1");
+    let error = fails(&store).await;
+    assert_eq!(
+        (error.kind(), error.charge()),
+        (ErrorKind::Oom, ChargeState::NotCharged),
+        "{error}"
+    );
+    set("maxmemory", "0");
+    assert_eq!(
+        remaining(&decide(&store, check("a", quota(10, "1/h"), 1)).await.limits[0]),
+        9
+    );
+}
+
+#[tokio::test]
+async fn the_last_clone_closes_the_connection() {
+    let server = RedisServer::start();
+    let store = store(&server).await;
+    let clone = store.clone();
+    drop(store);
+    assert!(
+        decide(&clone, check("a", quota(10, "1/h"), 1))
+            .await
+            .is_allowed()
+    );
+    drop(clone);
+    // Our own look is one connection.
+    timeout(Duration::from_secs(5), async {
+        while server.info("clients", "connected_clients") > 1 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("all other connections closed");
+}
+
+#[tokio::test]
+async fn bad_settings_are_refused_before_anything_is_opened() {
+    for url in [
+        "",
+        "http://localhost",
+        "rediss://localhost",
+        "redis://localhost/first",
+    ] {
+        assert!(
+            matches!(RedisStore::connect(url).await, Err(ConnectError::Url(_))),
+            "{url}"
+        );
+    }
+    let zero = RedisStore::builder("redis://localhost")
+        .deadline(Duration::ZERO)
+        .connect()
+        .await;
+    assert_eq!(zero.expect_err("refused"), ConnectError::ZeroDeadline);
+}
+
+#[tokio::test]
+async fn debug_output_shows_no_secret() {
+    let server = RedisServer::start();
+    redis::cmd("CONFIG")
+        .arg("SET")
+        .arg("requirepass")
+        .arg("hunter2")
+        .query::<()>(&mut server.connection())
+        .expect("CONFIG SET");
+    let builder =
+        RedisStore::builder(&format!("redis://:hunter2@127.0.0.1:{}", server.port())).strict(true);
+    assert!(!format!("{builder:?}").contains("hunter2"));
+    let store = builder.connect().await.expect("a store");
+    assert!(!format!("{store:?}").contains("hunter2"), "{store:?}");
+}

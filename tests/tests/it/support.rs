@@ -1,0 +1,65 @@
+//! What several modules share.
+
+use std::time::Duration;
+
+use tollgate_core::{Check, Decision, LimitDecision, Store, Wait};
+use tollgate_redis::RedisStore;
+use tollgate_tests::RedisServer;
+
+/// A store with a deadline that a busy machine meets as well.
+pub(crate) async fn store(server: &RedisServer) -> RedisStore {
+    let builder = RedisStore::builder(&server.url()).strict(true);
+    let builder = builder.deadline(Duration::from_secs(10));
+    builder
+        .connect()
+        .await
+        .expect("a store on the test's own Redis")
+}
+
+pub(crate) async fn decide(store: &RedisStore, check: Check) -> Decision {
+    store.check(check).await.expect("a decision")
+}
+
+pub(crate) fn remaining(limit: &LimitDecision) -> u64 {
+    limit.remaining.expect("the store knows")
+}
+
+/// The script's number for a wait.
+pub(crate) fn retry_ms(wait: Wait) -> i64 {
+    match wait {
+        Wait::None => 0,
+        Wait::For(wait) => i64::try_from(wait.as_millis()).expect("at most ten years"),
+        Wait::Never => -1,
+    }
+}
+
+pub(crate) fn pttl(connection: &mut redis::Connection, key: &str) -> i64 {
+    redis::cmd("PTTL").arg(key).query(connection).expect("PTTL")
+}
+
+/// Tokens and TTL of the last write.
+pub(crate) fn state(connection: &mut redis::Connection, key: &str) -> Option<(f64, f64)> {
+    let value: Option<Vec<u8>> = redis::cmd("GET").arg(key).query(connection).expect("GET");
+    value.map(|value| unpack(&value))
+}
+
+pub(crate) fn unpack(value: &[u8]) -> (f64, f64) {
+    let (tokens, px) = value.split_at(8);
+    let double = |bytes: &[u8]| f64::from_le_bytes(bytes.try_into().expect("16 bytes"));
+    (double(tokens), double(px))
+}
+
+/// Lets `millis` pass for one bucket, as its state tells time: by its TTL. Forgets it if it is full by then.
+pub(crate) fn pass(connection: &mut redis::Connection, key: &str, millis: i64) {
+    let left = pttl(connection, key) - millis;
+    let (command, left) = if left > 0 {
+        ("PEXPIRE", Some(left))
+    } else {
+        ("DEL", None)
+    };
+    let moved = redis::cmd(command)
+        .arg(key)
+        .arg(left)
+        .query::<i64>(connection);
+    moved.expect(command);
+}
