@@ -35,8 +35,11 @@ impl Decision {
     #[must_use]
     pub fn tightest(&self) -> Option<&LimitDecision> {
         if self.is_allowed() {
-            self.enforcing()
-                .min_by(|a, b| a.left().partial_cmp(&b.left()).unwrap_or(Ordering::Equal))
+            self.enforcing().min_by(|a, b| {
+                a.share_left()
+                    .partial_cmp(&b.share_left())
+                    .unwrap_or(Ordering::Equal)
+            })
         } else {
             // `max_by` takes the last of equals; the first named limit is the better answer.
             self.enforcing().reduce(|longest, limit| {
@@ -94,8 +97,9 @@ impl LimitDecision {
         self.wait != Wait::None
     }
 
-    /// The part of the capacity that is left; unknown counts as all.
-    fn left(&self) -> f64 {
+    /// Remaining ÷ capacity; 1 if unknown.
+    #[must_use]
+    pub fn share_left(&self) -> f64 {
         self.remaining.map_or(1.0, |remaining| {
             as_f64(remaining) / as_f64(self.limit.quota.capacity())
         })

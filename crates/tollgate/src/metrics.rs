@@ -1,0 +1,246 @@
+//! What a limiter does, counted for Prometheus.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use prometheus::{
+    HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder, core::Collector,
+};
+use tollgate_core::{Decision, ErrorKind, LimitName, Source, StoreError, Verdict};
+use tollgate_limiter::{FailurePolicy, Observer};
+
+mod sharing;
+
+/// The label `key_class` of a request that has no identity.
+const NO_CLASS: &str = "none";
+
+/// Seconds, from 100 µs to 250 ms.
+const LATENCY_BUCKETS: [f64; 11] = [
+    0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
+];
+
+/// Counts what limiters do in a Prometheus registry. An [`Observer`]; clones count together.
+///
+/// | name | type | labels |
+/// |---|---|---|
+/// | `ratelimit_decisions_total` | counter, one per request | `outcome`: `allowed`, `rejected`, `fallback_allowed`, `fallback_rejected`, `unidentified`; `key_class` |
+/// | `ratelimit_limit_rejections_total` | counter, one per limit that lacked tokens | `limit`, `key_class`, `mode`: `enforce`, `shadow` |
+/// | `ratelimit_store_latency_seconds` | histogram | `outcome`: `ok`, `error` |
+/// | `ratelimit_store_errors_total` | counter | `kind`, see [`ErrorKind`]; `policy`: `open`, `closed` |
+///
+/// No label has a tenant, a path or a key. `key_class` is the tier that applied, `default`, or `none`.
+///
+/// ```
+/// use tollgate::{FailurePolicy, Limiter, MemoryStore, Metrics, Quota, Quotas};
+///
+/// let metrics = Metrics::new();
+/// let limiter = Limiter::builder(MemoryStore::new())
+///     .quotas(Quotas::new(Quota::new(20, "2/s")?))
+///     .on_store_failure(FailurePolicy::Open)
+///     .observer(metrics.clone())
+///     .build()?;
+/// assert!(metrics.render().contains("ratelimit_decisions_total"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone)]
+pub struct Metrics {
+    registry: Registry,
+    families: Arc<Families>,
+}
+
+#[derive(Clone)]
+struct Families {
+    decisions: IntCounterVec,
+    rejections: IntCounterVec,
+    latency: HistogramVec,
+    errors: IntCounterVec,
+}
+
+impl Metrics {
+    /// Counts in a registry of its own.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::in_registry(&Registry::new()).expect("nothing else is in a new registry")
+    }
+
+    /// Counts in a registry that the service has already, such as `prometheus::default_registry()`.
+    ///
+    /// A registry has each family once: whoever comes later counts in the families that are there.
+    ///
+    /// # Errors
+    ///
+    /// If the registry has another metric by one of the names.
+    pub fn in_registry(registry: &Registry) -> Result<Self, prometheus::Error> {
+        let families = sharing::in_registry(registry)?;
+        Ok(Self {
+            registry: registry.clone(),
+            families,
+        })
+    }
+
+    /// The registry.
+    #[must_use]
+    pub const fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Everything in the registry, in Prometheus's text format.
+    #[must_use]
+    pub fn render(&self) -> String {
+        let mut text = String::new();
+        // Only a family without a name or a metric cannot be written, and a registry gathers none.
+        let _ = TextEncoder::new().encode_utf8(&self.registry.gather(), &mut text);
+        text
+    }
+
+    /// A `GET /metrics` route for Axum.
+    ///
+    /// ```
+    /// # use tollgate::Metrics;
+    /// # let metrics = Metrics::new();
+    /// let app: axum::Router = axum::Router::new().route("/metrics", metrics.route());
+    /// ```
+    #[cfg(feature = "axum")]
+    #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+    pub fn route<S>(&self) -> axum::routing::MethodRouter<S>
+    where
+        S: Clone + Send + Sync + 'static,
+    {
+        let metrics = self.clone();
+        axum::routing::get(move || {
+            let content_type = [(http::header::CONTENT_TYPE, prometheus::TEXT_FORMAT)];
+            std::future::ready((content_type, metrics.render()))
+        })
+    }
+}
+
+impl Families {
+    fn new() -> Result<Self, prometheus::Error> {
+        let counter =
+            |name, help, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let latency = HistogramOpts::new(
+            "ratelimit_store_latency_seconds",
+            "Time until the store answered or failed",
+        );
+        Ok(Self {
+            decisions: counter(
+                "ratelimit_decisions_total",
+                "Requests by what was decided of them",
+                &["outcome", "key_class"],
+            )?,
+            rejections: counter(
+                "ratelimit_limit_rejections_total",
+                "Limits that lacked tokens for a request",
+                &["limit", "key_class", "mode"],
+            )?,
+            latency: HistogramVec::new(latency.buckets(LATENCY_BUCKETS.to_vec()), &["outcome"])?,
+            errors: counter(
+                "ratelimit_store_errors_total",
+                "Checks that the store failed to answer, by the policy that decided instead",
+                &["kind", "policy"],
+            )?,
+        })
+    }
+
+    fn collectors(&self) -> [Box<dyn Collector>; 4] {
+        [
+            Box::new(self.decisions.clone()),
+            Box::new(self.rejections.clone()),
+            Box::new(self.latency.clone()),
+            Box::new(self.errors.clone()),
+        ]
+    }
+}
+
+const fn outcome(decision: &Decision) -> &'static str {
+    match (decision.source, decision.verdict) {
+        (Source::Fallback, Verdict::Allowed) => "fallback_allowed",
+        (Source::Fallback, _) => "fallback_rejected",
+        (_, Verdict::Allowed) => "allowed",
+        _ => "rejected",
+    }
+}
+
+// === impl Metrics ===
+
+impl Observer for Metrics {
+    fn built(
+        &self,
+        limit: &LimitName,
+        key_classes: &mut dyn Iterator<Item = &str>,
+        policy: FailurePolicy,
+    ) {
+        let families = &self.families;
+        for class in key_classes {
+            for outcome in [
+                "allowed",
+                "rejected",
+                "fallback_allowed",
+                "fallback_rejected",
+            ] {
+                families.decisions.with_label_values(&[outcome, class]);
+            }
+            families
+                .rejections
+                .with_label_values(&[limit.as_str(), class, "enforce"]);
+        }
+        families
+            .decisions
+            .with_label_values(&["unidentified", NO_CLASS]);
+        for outcome in ["ok", "error"] {
+            families.latency.with_label_values(&[outcome]);
+        }
+        for kind in ErrorKind::ALL {
+            families
+                .errors
+                .with_label_values(&[kind.as_str(), policy.as_str()]);
+        }
+    }
+
+    fn decided(&self, key_class: &str, decision: &Decision) {
+        self.families
+            .decisions
+            .with_label_values(&[outcome(decision), key_class])
+            .inc();
+        for limit in decision.limits.iter().filter(|limit| limit.lacked_tokens()) {
+            let mode = if limit.shadow { "shadow" } else { "enforce" };
+            self.families
+                .rejections
+                .with_label_values(&[limit.limit.name.as_str(), key_class, mode])
+                .inc();
+        }
+    }
+
+    fn unidentified(&self) {
+        self.families
+            .decisions
+            .with_label_values(&["unidentified", NO_CLASS])
+            .inc();
+    }
+
+    fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
+        let outcome = if answer.is_ok() { "ok" } else { "error" };
+        self.families
+            .latency
+            .with_label_values(&[outcome])
+            .observe(latency.as_secs_f64());
+    }
+
+    fn store_failed(&self, error: &StoreError, policy: FailurePolicy) {
+        self.families
+            .errors
+            .with_label_values(&[error.kind().as_str(), policy.as_str()])
+            .inc();
+    }
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for Metrics {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Metrics").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,266 @@
+//! What a layer was told, and what follows from it for one request.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use http::{Extensions, Method, Request, Response, header};
+use http_body::Body;
+use tollgate_core::{Cost, Decision, Tenant};
+use tollgate_limiter::Limiter;
+
+use crate::{
+    Headers, Identify, MissingIdentity, Rejection, Reset,
+    costs::{self, Price, Resolved, RouteCosts},
+    headers,
+    identity::{peer_address, tenant_extension},
+    linger,
+    refusal::{Reason, Refusal},
+};
+
+/// Everything that all copies of a layer share.
+#[derive(Clone)]
+pub(crate) struct Settings {
+    pub(crate) limiter: Limiter,
+    pub(crate) identify: Arc<dyn Identify>,
+    pub(crate) missing_identity: MissingIdentity,
+    /// A table given to the layer itself; it wins over one that the router hands over.
+    pub(crate) costs: Option<Arc<RouteCosts>>,
+    /// What a request costs that the table does not name. `None` until somebody says so.
+    pub(crate) default_cost: Option<Cost>,
+    pub(crate) unmatched: Price,
+    pub(crate) charge_preflights: bool,
+    pub(crate) headers: Headers,
+    pub(crate) reset: Reset,
+    pub(crate) warned: Arc<Warned>,
+}
+
+/// What has been warned of once.
+#[derive(Default)]
+pub(crate) struct Warned {
+    no_tenant: AtomicBool,
+    no_address: AtomicBool,
+    no_costs: AtomicBool,
+}
+
+/// What to do with a request.
+pub(crate) enum Plan {
+    /// Hand it to the service, uncharged.
+    Pass,
+    Refuse(Refusal),
+    Check(Tenant, Cost),
+}
+
+/// Left in the extensions of a request by each limiter that has charged it, so that the same limiter,
+/// layered twice, charges once.
+#[derive(Clone, Default)]
+struct ChargedBy(Vec<Limiter>);
+
+impl Settings {
+    pub(crate) fn new(limiter: Limiter) -> Self {
+        Self {
+            limiter,
+            identify: Arc::new(tenant_extension),
+            missing_identity: MissingIdentity::default(),
+            costs: None,
+            default_cost: None,
+            unmatched: Price::Default,
+            charge_preflights: false,
+            headers: Headers::default(),
+            reset: Reset::default(),
+            warned: Arc::default(),
+        }
+    }
+
+    pub(crate) fn plan<B>(&self, request: &mut Request<B>) -> Plan {
+        if self.has_charged(request.extensions())
+            || (!self.charge_preflights && is_preflight(request))
+        {
+            return Plan::Pass;
+        }
+        let Some(cost) = self.cost(request) else {
+            return Plan::Pass;
+        };
+        if let Some(tenant) = self.identify.identify(request.extensions()) {
+            return Plan::Check(tenant, cost);
+        }
+        self.plan_unidentified(request.extensions(), cost)
+    }
+
+    fn plan_unidentified(&self, extensions: &Extensions, cost: Cost) -> Plan {
+        if self.missing_identity == MissingIdentity::Anonymous {
+            if let Some(address) = peer_address(extensions) {
+                return Plan::Check(Tenant::anonymous(address), cost);
+            }
+            if first(&self.warned.no_address) {
+                tracing::error!(
+                    "a request without an identity has no known address and is rejected: serve with \
+                     `into_make_service_with_connect_info::<SocketAddr>()`, or insert `PeerAddress`"
+                );
+            }
+        }
+        self.limiter.observer().unidentified();
+        if self.missing_identity == MissingIdentity::Exempt {
+            return Plan::Pass;
+        }
+        if first(&self.warned.no_tenant) {
+            tracing::warn!(
+                "a request has no verified identity and is rejected with 401. If that is true of all of \
+                 them, the authentication is inside of the rate limiter: add its layer after (outside \
+                 of) `RateLimitLayer`, and have it insert a `Tenant`"
+            );
+        }
+        Plan::Refuse(Refusal {
+            reason: Reason::Unidentified,
+            decision: None,
+        })
+    }
+
+    /// `None` for an exempt request.
+    fn cost<B>(&self, request: &mut Request<B>) -> Option<Cost> {
+        if let Some(cost) = request.extensions().get::<Cost>() {
+            return Some(*cost);
+        }
+        let price = match costs::resolve(self.costs.as_deref(), request) {
+            Resolved::Price(cost) => return Some(cost),
+            Resolved::Exempt => return None,
+            Resolved::Unpriced => Price::Default,
+            Resolved::MethodNotAllowed | Resolved::Unmatched => self.unmatched,
+            Resolved::NoTable { on_route } => {
+                if self.default_cost.is_none() && first(&self.warned.no_costs) {
+                    warn_of_missing_costs();
+                }
+                if on_route {
+                    Price::Default
+                } else {
+                    self.unmatched
+                }
+            }
+        };
+        match price {
+            Price::Cost(cost) => Some(cost),
+            Price::Exempt => None,
+            Price::Default => {
+                #[cfg(feature = "axum")]
+                costs::mark_default(request);
+                Some(self.default_cost.unwrap_or_default())
+            }
+        }
+    }
+
+    fn has_charged(&self, extensions: &Extensions) -> bool {
+        let charged = extensions.get::<ChargedBy>();
+        charged.is_some_and(|by| by.0.iter().any(|limiter| limiter.is_same(&self.limiter)))
+    }
+
+    /// Notes that this limiter has charged the request.
+    pub(crate) fn mark(&self, extensions: &mut Extensions) {
+        extensions
+            .get_or_insert_default::<ChargedBy>()
+            .0
+            .push(self.limiter.clone());
+    }
+
+    /// Tells the client, and the layers outside of this one, where the client stands.
+    pub(crate) fn annotate<B>(&self, response: &mut Response<B>, decision: Decision) {
+        // Taken out and put back, since parts of one response cannot be borrowed apart from each other.
+        let inner = response.extensions_mut().remove::<Decision>();
+        headers::write(
+            response.headers_mut(),
+            inner.as_ref(),
+            &decision,
+            self.headers,
+            self.reset,
+        );
+        let shown = inner
+            .filter(|inner| !headers::is_tighter(&decision, inner))
+            .unwrap_or(decision);
+        response.extensions_mut().insert(shown);
+    }
+
+    /// The response to a refused request.
+    pub(crate) fn refuse<R, ReqBody, ResBody>(
+        &self,
+        rejection: &R,
+        refusal: Refusal,
+        request: Request<ReqBody>,
+    ) -> Response<ResBody>
+    where
+        R: Rejection<ResBody>,
+        ReqBody: Body + Send + 'static,
+        ReqBody::Data: Send,
+    {
+        let mut response = rejection.respond(&refusal);
+        refusal.write_headers(response.headers_mut());
+        linger::close(request, response.headers_mut());
+        if let Some(decision) = refusal.decision {
+            self.annotate(&mut response, decision);
+        }
+        response
+    }
+
+    /// Says why, for whoever looks into one request.
+    pub(crate) fn trace<B>(request: &Request<B>, decision: &Decision) {
+        let tightest = decision.tightest();
+        tracing::debug!(
+            route = route(request),
+            method = %request.method(),
+            verdict = ?decision.verdict,
+            source = ?decision.source,
+            limit = tightest.map(|limit| limit.limit.name.as_str()),
+            cost = tightest.map(|limit| limit.cost.tokens()),
+            remaining = tightest.and_then(|limit| limit.remaining),
+            "rate limit"
+        );
+    }
+}
+
+/// The route as the router has matched it, else the path.
+fn route<B>(request: &Request<B>) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(matched) = request.extensions().get::<axum::extract::MatchedPath>() {
+        return matched.as_str();
+    }
+    request.uri().path()
+}
+
+fn warn_of_missing_costs() {
+    tracing::warn!(
+        "the rate limiter knows no costs of routes, so every request costs 1. Call \
+         `CostRouter::into_router` after `.layer(RateLimitLayer)`, or give the layer a table with \
+         `with_costs`; if that is what is wanted, say so with `with_default_cost`"
+    );
+}
+
+/// A browser's question before a cross-origin request. It carries no credentials, so nobody could pay.
+fn is_preflight<B>(request: &Request<B>) -> bool {
+    request.method() == Method::OPTIONS
+        && request.headers().contains_key(header::ORIGIN)
+        && request
+            .headers()
+            .contains_key(header::ACCESS_CONTROL_REQUEST_METHOD)
+}
+
+/// Whether this is the first call with `flag`.
+fn first(flag: &AtomicBool) -> bool {
+    !flag.load(Ordering::Relaxed) && !flag.swap(true, Ordering::Relaxed)
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("limiter", &self.limiter)
+            .field("missing_identity", &self.missing_identity)
+            .field("costs", &self.costs)
+            .field("default_cost", &self.default_cost)
+            .field("unmatched", &self.unmatched)
+            .field("charge_preflights", &self.charge_preflights)
+            .field("headers", &self.headers)
+            .field("reset", &self.reset)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,10 @@
+//! Tests of the layer without a server: with tower's mocks, and time that is set.
+
+mod answers;
+mod contract;
+mod identity;
+#[cfg(feature = "prometheus")]
+mod metrics;
+#[cfg(feature = "axum")]
+mod routes;
+mod support;
