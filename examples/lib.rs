@@ -1,0 +1,1 @@
+//! Services to copy and to watch: see the files beside this one.

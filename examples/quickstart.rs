@@ -1,0 +1,163 @@
+//! A service to copy: JSON Web Tokens, two tiers, costs next to the routes.
+//!
+//! ```text
+//! cargo run --example quickstart
+//! ```
+//!
+//! | variable | meaning | default |
+//! |---|---|---|
+//! | `REDIS_URL` | the Redis that all replicas share | none: buckets are in this process |
+//! | `JWT_SECRET` | the key of HS256 signatures | a well-known one, for trying out |
+//! | `LISTEN_ADDR` | where to listen | `127.0.0.1:3000` |
+//! | `RUST_LOG` | what to log, such as `tollgate=debug` | `info` |
+
+use std::{
+    env,
+    error::Error,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use axum::{
+    Json,
+    extract::{Request, State},
+    http::{StatusCode, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+};
+use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tollgate::{
+    CostRouter, FailurePolicy, Limiter, MemoryStore, Metrics, Quota, Quotas, RateLimitLayer,
+    RedisStore, Tenant,
+    costs::{
+        CostMethodRouter,
+        routing::{get, post},
+    },
+};
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let filter =
+        tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
+    tracing_subscriber::fmt()
+        .with_writer(std::io::stderr)
+        .with_env_filter(filter)
+        .init();
+    let secret = env::var("JWT_SECRET").unwrap_or_else(|_| "only for trying out".to_owned());
+    let address = env::var("LISTEN_ADDR").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+
+    // Who may spend how much, what happens without Redis, and who counts.
+    let metrics = Metrics::new();
+    let builder = if let Ok(url) = env::var("REDIS_URL") {
+        Limiter::builder(RedisStore::connect(&url).await?)
+    } else {
+        println!(
+            "REDIS_URL is not set: buckets are in this process, and other replicas do not see them."
+        );
+        Limiter::builder(MemoryStore::new())
+    };
+    let limiter = builder
+        .quotas(
+            Quotas::new(Quota::new(20, "2/s")?)
+                .tier("free", Quota::new(20, "2/s")?)
+                .tier("pro", Quota::new(200, "50/s")?),
+        )
+        .on_store_failure(FailurePolicy::Open)
+        .observer(metrics.clone())
+        .build()?;
+
+    let app = CostRouter::new()
+        .route("/items", get(list_items))
+        .route("/reports/export", post(export_report).cost(10))
+        .route("/healthz", get(|| async { "ok" }).exempt())
+        .route("/metrics", CostMethodRouter::from(metrics.route()).exempt())
+        .layer(RateLimitLayer::new(limiter))
+        .layer(middleware::from_fn_with_state(
+            DecodingKey::from_secret(secret.as_bytes())?,
+            authenticate,
+        ))
+        .into_router();
+
+    let listener = TcpListener::bind(&address)
+        .await
+        .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+    print_how_to_try(&listener.local_addr()?.to_string(), &secret)?;
+    axum::serve(listener, app)
+        .with_graceful_shutdown(interrupted())
+        .await?;
+    Ok(())
+}
+
+async fn list_items() -> Json<[&'static str; 3]> {
+    Json(["apple", "pear", "quince"])
+}
+
+async fn export_report() -> &'static str {
+    "a report that took much work\n"
+}
+
+/// What a token says.
+#[derive(Serialize, Deserialize)]
+struct Claims {
+    sub: String,
+    tenant: String,
+    tier: String,
+    exp: u64,
+}
+
+/// Verifies the token, if there is one, and puts the tenant into the request's extensions. A request
+/// without a token goes on: the limiter answers it with 401, unless its route is exempt.
+async fn authenticate(
+    State(key): State<DecodingKey>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let authorization = request.headers().get(header::AUTHORIZATION);
+    let Some(authorization) = authorization else {
+        return next.run(request).await;
+    };
+    let token = authorization
+        .to_str()
+        .ok()
+        .and_then(|value| value.strip_prefix("Bearer "));
+    let claims = token
+        .and_then(|token| decode::<Claims>(token, &key, &Validation::new(Algorithm::HS256)).ok());
+    let tenant = claims.and_then(|token| Tenant::new(token.claims.tenant, token.claims.tier).ok());
+    let Some(tenant) = tenant else {
+        return (
+            StatusCode::UNAUTHORIZED,
+            [(header::WWW_AUTHENTICATE, r#"Bearer error="invalid_token""#)],
+        )
+            .into_response();
+    };
+    request.extensions_mut().insert(tenant);
+    next.run(request).await
+}
+
+fn print_how_to_try(address: &str, secret: &str) -> Result<(), Box<dyn Error>> {
+    println!("Listening on http://{address}. To see the limits, repeat one of these:\n");
+    for tier in ["free", "pro"] {
+        let exp = SystemTime::now() + Duration::from_secs(24 * 3600);
+        let claims = Claims {
+            sub: "you".to_owned(),
+            tenant: format!("acme-{tier}"),
+            tier: tier.to_owned(),
+            exp: exp.duration_since(UNIX_EPOCH)?.as_secs(),
+        };
+        let token = encode(
+            &Header::default(),
+            &claims,
+            &EncodingKey::from_secret(secret.as_bytes())?,
+        )?;
+        println!(
+            "curl -i -H 'Authorization: Bearer {token}' -X POST http://{address}/reports/export\n"
+        );
+    }
+    Ok(())
+}
+
+async fn interrupted() {
+    // An error means that no signal can be heard; then the process runs until it is killed.
+    let _ = tokio::signal::ctrl_c().await;
+}
