@@ -1,11 +1,14 @@
-//! All tests that need a real Redis or the real scripts, in one binary: it links once.
+//! All tests that need real servers or the real scripts, in one binary: it links once.
 
 mod acl;
 mod agreement;
 mod arguments;
 mod buckets;
 mod connection;
+mod docs;
+mod examples;
 mod fleet;
+mod http;
 mod identities;
 mod script_cache;
 mod simulation;

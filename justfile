@@ -1,0 +1,34 @@
+# Every task by name: `just` lists them.
+
+_list:
+    @just --list
+
+# everything that must pass before a change lands
+test:
+    scripts/test
+
+# what CI runs
+ci:
+    bash .ci/run
+
+fmt:
+    cargo fmt --all
+
+lint:
+    cargo clippy --workspace --all-targets -- -D warnings
+
+# the documentation, in a browser
+doc:
+    cargo doc --workspace --no-deps --open
+
+# the service to copy
+quickstart:
+    cargo run --example quickstart
+
+# the proof that anyone can watch
+fleet *ARGS:
+    cargo run --release --example fleet -- {{ARGS}}
+
+# licences, sources and advisories of the dependencies (needs cargo-deny)
+deny:
+    cargo deny check

@@ -1,0 +1,51 @@
+//! What the documents tell people to run does what they say.
+
+use std::{fs, path::Path, process::Command};
+
+use tollgate_tests::RedisServer;
+
+const LUA_MD: &str = include_str!("../../../docs/lua.md");
+
+/// The fenced block with just this info string, of which there is one, and the text after it.
+fn block<'a>(text: &'a str, info: &str) -> (&'a str, &'a str) {
+    let fence = format!("\n```{info}\n");
+    let (_, from) = text.split_once(&fence).expect("such a block");
+    let (block, after) = from.split_once("\n```").expect("a closing fence");
+    assert!(!after.contains(&fence), "two blocks of {info}");
+    (block, after)
+}
+
+/// A Python that has redis-py: Debian's, or the first in the PATH.
+fn python() -> &'static str {
+    let has_redis = |python: &&str| {
+        let import = Command::new(python).args(["-c", "import redis"]).output();
+        import.is_ok_and(|output| output.status.success())
+    };
+    let found = ["/usr/bin/python3", "python3"].into_iter().find(has_redis);
+    found.expect("a Python with redis-py (Debian: apt-get install python3-redis)")
+}
+
+#[test]
+fn the_python_client_prints_what_the_page_says() {
+    let (program, after) = block(LUA_MD, "python");
+    let (_, output) = after.split_once("\n```\n").expect("its output");
+    let (expected, _) = output.split_once("\n```").expect("a closing fence");
+    let redis = RedisServer::start();
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("spend.py");
+    fs::write(&file, program).expect("written");
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../lua/token_bucket.lua");
+    let output = Command::new(python())
+        .arg(file)
+        .arg(script)
+        .env("REDIS_URL", redis.url())
+        .output()
+        .expect("Python");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(
+        printed.trim_end(),
+        expected,
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
