@@ -1,0 +1,131 @@
+//! How the table gets from a router to the layer inside of it.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+};
+
+use axum::extract::NestedPath;
+use http::{Method, Request, uri::PathAndQuery};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use super::{
+    RouteCosts,
+    resolve::{ChargedDefault, Resolved, matched_path, resolve_in, strip_nested},
+};
+
+/// A router's table in the extensions of a request, with what is needed to read it further inside: there,
+/// Axum has taken off the paths of nested routers from the URI, but not from the matched path.
+#[derive(Clone)]
+pub(crate) struct CostTable {
+    costs: Arc<RouteCosts>,
+    /// Where the router is nested that hands the table over; nothing of what is nested in it.
+    nested: Option<NestedPath>,
+    path: Option<PathAndQuery>,
+}
+
+// === impl CostTable ===
+
+impl CostTable {
+    pub(super) fn resolve(&self, method: &Method, route: Option<&str>) -> Resolved {
+        let route = match &self.nested {
+            Some(nested) => route.map(|route| strip_nested(route, nested.as_str())),
+            None => route,
+        };
+        let path = self.path.as_ref().map_or("", PathAndQuery::path);
+        resolve_in(&self.costs, method, route, path)
+    }
+}
+
+impl fmt::Debug for CostTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("CostTable").field(&self.costs).finish()
+    }
+}
+
+/// The outermost layer of a router with costs: hands its table to the layers inside.
+#[derive(Clone, Debug)]
+pub(super) struct HandOver {
+    costs: Arc<RouteCosts>,
+    warned: Arc<AtomicBool>,
+}
+
+/// The service of [`HandOver`].
+#[derive(Clone, Debug)]
+pub(super) struct HandedOver<S> {
+    inner: S,
+    layer: HandOver,
+}
+
+// === impl HandOver ===
+
+impl HandOver {
+    pub(super) fn new(costs: RouteCosts) -> Self {
+        Self {
+            costs: Arc::new(costs),
+            warned: Arc::new(AtomicBool::new(false)),
+        }
+    }
+
+    fn hand_over<B>(&self, request: &mut Request<B>) {
+        let table = CostTable {
+            costs: Arc::clone(&self.costs),
+            nested: request.extensions().get().cloned(),
+            path: request.uri().path_and_query().cloned(),
+        };
+        if request.extensions().get::<ChargedDefault>().is_some() {
+            self.warn_if_too_late(&table, request);
+        }
+        request.extensions_mut().insert(table);
+    }
+
+    fn warn_if_too_late<B>(&self, table: &CostTable, request: &Request<B>) {
+        let route = matched_path(request);
+        let found = table.resolve(request.method(), route);
+        let priced = matches!(found, Resolved::Price(_) | Resolved::Exempt);
+        if priced && !self.warned.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                method = %request.method(),
+                route,
+                "a rate limiter outside of the router that holds the costs has charged its default; put \
+                 `.layer(RateLimitLayer)` before `.into_router()`, and nest a CostRouter as it is"
+            );
+        }
+    }
+}
+
+impl<S> Layer<S> for HandOver {
+    type Service = HandedOver<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        HandedOver {
+            inner,
+            layer: self.clone(),
+        }
+    }
+}
+
+// === impl HandedOver ===
+
+impl<S, B> Service<Request<B>> for HandedOver<S>
+where
+    S: Service<Request<B>>,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = S::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        self.layer.hand_over(&mut request);
+        self.inner.call(request)
+    }
+}
