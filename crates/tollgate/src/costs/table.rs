@@ -148,6 +148,48 @@ impl RouteCosts {
     }
 }
 
+// What only a router needs.
+#[cfg(feature = "axum")]
+impl RouteCosts {
+    /// Adds another table, with `place` making its paths those of this one.
+    #[track_caller]
+    pub(super) fn absorb(&mut self, other: Self, place: impl Fn(&str) -> String) {
+        for (path, costs) in other.paths {
+            self.absorb_path(&place(&path), costs);
+        }
+        for (prefix, entry) in other.prefixes {
+            self.absorb_prefix(Prefix::new(&place(prefix.as_str())), entry);
+        }
+        self.open |= other.open;
+    }
+
+    /// Notes that there may be routes which the table does not know.
+    pub(super) fn leave_open(&mut self) {
+        self.open = true;
+    }
+
+    /// Notes a limiter around all routes so far.
+    pub(super) fn bind(&mut self, capacity: u64) {
+        let paths = self.paths.values_mut();
+        let entries = paths.flat_map(|costs| costs.entries.iter_mut().map(|(_, entry)| entry));
+        let under = self.prefixes.iter_mut().map(|(_, entry)| entry);
+        entries.chain(under).for_each(|entry| entry.bind(capacity));
+    }
+
+    /// The routes that say nothing about their cost.
+    pub(super) fn unpriced(&self) -> Vec<String> {
+        let rows = self.rows().into_iter();
+        rows.filter(|(row, _)| row.price == Price::Default)
+            .map(|(row, _)| row.to_string())
+            .collect()
+    }
+
+    /// Refuses costs that one of the limiters known to be around their route could never grant.
+    pub(super) fn check_bounds(&self) -> Result<(), CostError> {
+        self.check(|entry| entry.bound)
+    }
+}
+
 // What the router and the look-up need.
 impl RouteCosts {
     #[track_caller]
@@ -176,31 +218,6 @@ impl RouteCosts {
         self.prefixes.insert(at, (prefix, entry));
     }
 
-    /// Adds another table, with `place` making its paths those of this one.
-    #[track_caller]
-    pub(super) fn absorb(&mut self, other: Self, place: impl Fn(&str) -> String) {
-        for (path, costs) in other.paths {
-            self.absorb_path(&place(&path), costs);
-        }
-        for (prefix, entry) in other.prefixes {
-            self.absorb_prefix(Prefix::new(&place(prefix.as_str())), entry);
-        }
-        self.open |= other.open;
-    }
-
-    /// Notes that there may be routes which the table does not know.
-    pub(super) fn leave_open(&mut self) {
-        self.open = true;
-    }
-
-    /// Notes a limiter around all routes so far.
-    pub(super) fn bind(&mut self, capacity: u64) {
-        let paths = self.paths.values_mut();
-        let entries = paths.flat_map(|costs| costs.entries.iter_mut().map(|(_, entry)| entry));
-        let under = self.prefixes.iter_mut().map(|(_, entry)| entry);
-        entries.chain(under).for_each(|entry| entry.bind(capacity));
-    }
-
     pub(super) fn at(&self, path: &str) -> Option<&PathCosts> {
         self.paths.get(path)
     }
@@ -214,19 +231,6 @@ impl RouteCosts {
     /// Whether all methods of the routes at a path are known.
     pub(super) fn lists(&self, path: &PathCosts) -> bool {
         path.listed && !self.open
-    }
-
-    /// The routes that say nothing about their cost.
-    pub(super) fn unpriced(&self) -> Vec<String> {
-        let rows = self.rows().into_iter();
-        rows.filter(|(row, _)| row.price == Price::Default)
-            .map(|(row, _)| row.to_string())
-            .collect()
-    }
-
-    /// Refuses costs that one of the limiters known to be around their route could never grant.
-    pub(super) fn check_bounds(&self) -> Result<(), CostError> {
-        self.check(|entry| entry.bound)
     }
 
     /// Refuses costs above `largest`, the largest capacity that a limiter has for any tier.
