@@ -1,3 +1,41 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 pub mod costs;
+mod future;
+mod headers;
+mod identity;
+mod layer;
+mod linger;
+#[cfg(feature = "prometheus")]
+mod metrics;
+mod refusal;
+mod service;
+mod settings;
+
+#[cfg(feature = "axum")]
+#[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
+pub use self::costs::CostRouter;
+#[cfg(feature = "prometheus")]
+#[cfg_attr(docsrs, doc(cfg(feature = "prometheus")))]
+pub use self::metrics::Metrics;
+pub use self::{
+    costs::{Price, RouteCosts},
+    future::ResponseFuture,
+    headers::{EXPOSED_HEADERS, Headers, Reset},
+    identity::{Identify, MissingIdentity, PeerAddress},
+    layer::RateLimitLayer,
+    refusal::{EmptyBody, ProblemJson, Reason, Refusal, Rejection},
+    service::RateLimit,
+};
+pub use bytes;
+pub use http;
+pub use tollgate_core::{
+    ANONYMOUS, ChargeState, Clock, Cost, Decision, EmptyId, ErrorKind, InvalidName, InvalidQuota,
+    KeySpace, Limit, LimitDecision, LimitName, ManualClock, MemoryStore, Quota, Rate, Source,
+    Store, StoreError, Tenant, Verdict, Wait,
+};
+pub use tollgate_limiter::{BuildError, FailurePolicy, Limiter, LimiterBuilder, Observer, Quotas};
+#[cfg(feature = "redis")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
+pub use tollgate_redis::{ConnectError, RedisStore, RedisStoreBuilder};

@@ -145,7 +145,6 @@ impl Settings {
             Price::Cost(cost) => Some(cost),
             Price::Exempt => None,
             Price::Default => {
-                #[cfg(feature = "axum")]
                 costs::mark_default(request);
                 Some(self.default_cost.unwrap_or_default())
             }

@@ -68,7 +68,6 @@ mod handover;
 mod method_router;
 mod prefix;
 mod price;
-#[allow(dead_code, reason = "until the layer uses it")]
 mod resolve;
 #[cfg(feature = "axum")]
 mod router;
@@ -76,7 +75,6 @@ mod router;
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod routing;
 mod table;
-#[allow(dead_code, reason = "until the layer uses it")]
 pub(crate) mod wiring;
 
 #[cfg(test)]
@@ -92,5 +90,4 @@ pub use self::{
 pub use self::{method_router::CostMethodRouter, router::CostRouter};
 
 // Used by the layer.
-#[allow(unused_imports, reason = "until the layer uses it")]
 pub(crate) use self::resolve::{Resolved, mark_default, resolve};

@@ -234,7 +234,6 @@ impl RouteCosts {
     }
 
     /// Refuses costs above `largest`, the largest capacity that a limiter has for any tier.
-    #[allow(dead_code, reason = "until the layer uses it")]
     pub(crate) fn check_capacity(&self, largest: u64) -> Result<(), CostError> {
         self.check(|_| Some(largest))
     }
