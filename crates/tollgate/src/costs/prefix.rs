@@ -105,6 +105,8 @@ mod tests {
         assert!(covers("/foo/", "/foo/x"));
         assert!(!covers("/foo/", "/foo"));
         assert!(covers("/", "/anything"));
+        // As in `OPTIONS *`.
+        assert!(!covers("/", "*"));
     }
 
     #[test]

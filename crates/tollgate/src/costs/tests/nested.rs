@@ -320,6 +320,19 @@ async fn a_limiter_inside_of_a_nested_service_finds_its_price_without_a_warning(
     assert_eq!(warnings.load(Ordering::Relaxed), 0);
 }
 
+#[tokio::test]
+async fn nobody_is_warned_of_a_table_that_has_no_price_either() {
+    let (warnings, _guard) = Warnings::count();
+    let probe = Probe::default();
+    let app = CostRouter::<()>::new()
+        .route("/x", get(ok))
+        .into_router()
+        .layer(probe.clone());
+    let _ = send(&app, Method::GET, "/x").await;
+    assert_eq!(probe.take().len(), 1);
+    assert_eq!(warnings.load(Ordering::Relaxed), 0);
+}
+
 /// Counts the events of this thread.
 struct Warnings(Arc<AtomicUsize>);
 
