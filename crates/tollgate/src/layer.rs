@@ -62,7 +62,7 @@ impl<R> RateLimitLayer<R> {
     }
 
     /// What a request costs that no route takes (`404`), or whose route does not take its method (`405`).
-    /// By default as much as a route that says nothing.
+    /// By default as much as a route that says nothing. It takes a table of costs to tell these from others.
     pub fn with_unmatched_cost(self, price: impl Into<Price>) -> Self {
         let price = price.into();
         self.with(|settings| settings.unmatched = price)

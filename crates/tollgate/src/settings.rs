@@ -125,30 +125,30 @@ impl Settings {
         if let Some(cost) = request.extensions().get::<Cost>() {
             return Some(*cost);
         }
-        let price = match costs::resolve(self.costs.as_deref(), request) {
-            Resolved::Price(cost) => return Some(cost),
-            Resolved::Exempt => return None,
-            Resolved::Unpriced => Price::Default,
-            Resolved::MethodNotAllowed | Resolved::Unmatched => self.unmatched,
-            Resolved::NoTable { on_route } => {
-                if self.default_cost.is_none() && first(&self.warned.no_costs) {
+        match costs::resolve(self.costs.as_deref(), request) {
+            Resolved::Price(cost) => Some(cost),
+            Resolved::Exempt => None,
+            Resolved::Unpriced => Some(self.default_cost(request)),
+            Resolved::MethodNotAllowed | Resolved::Unmatched => match self.unmatched {
+                Price::Cost(cost) => Some(cost),
+                Price::Exempt => None,
+                Price::Default => Some(self.default_cost.unwrap_or_default()),
+            },
+            // Not the price of unknown paths: where nothing is known, that would be everything.
+            Resolved::NoTable { .. } if self.default_cost.is_some() => self.default_cost,
+            Resolved::NoTable { .. } => {
+                if first(&self.warned.no_costs) {
                     warn_of_missing_costs();
                 }
-                if on_route {
-                    Price::Default
-                } else {
-                    self.unmatched
-                }
-            }
-        };
-        match price {
-            Price::Cost(cost) => Some(cost),
-            Price::Exempt => None,
-            Price::Default => {
-                costs::mark_default(request);
-                Some(self.default_cost.unwrap_or_default())
+                Some(self.default_cost(request))
             }
         }
+    }
+
+    /// Charges the default for want of a price, and leaves word of it to tables further inside.
+    fn default_cost<B>(&self, request: &mut Request<B>) -> Cost {
+        costs::mark_default(request);
+        self.default_cost.unwrap_or_default()
     }
 
     fn has_charged(&self, extensions: &Extensions) -> bool {

@@ -2,8 +2,11 @@
 //!
 //! ```
 //! # #[cfg(feature = "axum")] {
-//! use tollgate::costs::{CostRouter, routing::{get, post}};
+//! use tollgate::{RateLimitLayer, costs::{CostRouter, routing::{get, post}}};
 //!
+//! # use tollgate::{FailurePolicy, Limiter, MemoryStore, Quotas};
+//! # let quotas = Quotas::new("100/s".parse()?);
+//! # let limiter = Limiter::builder(MemoryStore::new()).quotas(quotas).on_store_failure(FailurePolicy::Open).build()?;
 //! # async fn search() {}
 //! # async fn index() {}
 //! # async fn export() {}
@@ -11,8 +14,8 @@
 //! let app = CostRouter::new()
 //!     .route("/search", get(search).cost(5).post(index).cost(20))
 //!     .route("/export/{id}", post(export).cost(10))
-//!     .route("/health", get(health).exempt());
-//! // .layer(RateLimitLayer::new(limiter))
+//!     .route("/health", get(health).exempt())
+//!     .layer(RateLimitLayer::new(limiter));
 //!
 //! assert_eq!(
 //!     app.costs().to_string(),
@@ -23,6 +26,7 @@
 //! );
 //! let app: axum::Router = app.into_router();
 //! # }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! # Rules
