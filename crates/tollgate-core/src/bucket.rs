@@ -152,18 +152,7 @@ fn settle(
         tokens -= charge;
         base = tokens;
         elapsed = 0.0;
-        // Never shorter than the time it has: a caller with another quota may still count on it.
-        let px = whole(
-            ((capacity - tokens) / rate * 1000.0)
-                .ceil()
-                .max(1.0)
-                .max(ttl),
-        );
-        *bucket = Some(Bucket {
-            tokens,
-            px,
-            expires_at: now + px,
-        });
+        *bucket = Some(write(tokens, quota, ttl, now));
     } else if heal.is_some() {
         *bucket = heal;
     }
@@ -176,6 +165,28 @@ fn settle(
         Wait::None
     };
     (whole((tokens + SLACK).floor().max(0.0)), wait)
+}
+
+/// The state that leaves `tokens` in a bucket which has `ttl` milliseconds left to live.
+fn write(tokens: f64, quota: &Quota, ttl: f64, now: u64) -> Bucket {
+    let full_in = (as_f64(quota.capacity()) - tokens) / quota.rate().per_second() * 1000.0;
+    // Never shorter than the time it has: a caller with another quota may still count on it.
+    let px = whole(full_in.ceil().max(1.0).max(ttl));
+    Bucket {
+        tokens,
+        px,
+        expires_at: now + px,
+    }
+}
+
+/// Takes tokens out of a bucket until at most `tokens` are left at `now`, and none if it has fewer.
+pub fn lower(bucket: &mut Option<Bucket>, quota: &Quota, tokens: f64, now: u64) {
+    let Reading {
+        tokens: held, ttl, ..
+    } = read(*bucket, quota, 0.0, 1.0, now);
+    if tokens < held {
+        *bucket = Some(write(tokens, quota, ttl, now));
+    }
 }
 
 /// Milliseconds after the write that left `base` tokens until `cost` fits. Trimming one part in 10^12 keeps
@@ -297,6 +308,28 @@ mod tests {
         assert_eq!(
             state(&decide(single(10, 5.0, 1), &mut bucket, 1_000)),
             (4, Wait::None)
+        );
+    }
+
+    #[test]
+    fn lowering_only_ever_takes_tokens_out() {
+        let quota = Quota::new(10, 1).expect("a quota");
+        let mut bucket = [None];
+        lower(&mut bucket[0], &quota, 10.0, 0);
+        assert_eq!(bucket, [None], "a full bucket is not worth keeping");
+        lower(&mut bucket[0], &quota, 3.5, 0);
+        assert_eq!(
+            state(&decide(single(10, 1.0, 0), &mut bucket, 0)),
+            (3, Wait::None)
+        );
+        lower(&mut bucket[0], &quota, 9.0, 500);
+        assert_eq!(
+            state(&decide(single(10, 1.0, 0), &mut bucket, 500)),
+            (4, Wait::None)
+        );
+        assert!(
+            bucket[0].is_some_and(|bucket| bucket.is_expired(6_501)),
+            "full again, and forgotten"
         );
     }
 

@@ -1,6 +1,11 @@
 //! What is asked of a store.
 
-use std::{fmt, num::NonZeroU64, sync::Arc};
+#![expect(
+    clippy::disallowed_types,
+    reason = "a deadline is kept here, and only read by those who have a runtime's clock"
+)]
+
+use std::{fmt, num::NonZeroU64, sync::Arc, time::Instant};
 
 use crate::{BucketKey, Cost, Decision, Limit, LimitDecision, Source, Verdict, Wait};
 
@@ -24,6 +29,7 @@ pub struct Check {
     charges: Arc<[Charge]>,
     count: NonZeroU64,
     shadow: usize,
+    deadline: Option<Instant>,
 }
 
 impl Check {
@@ -56,6 +62,7 @@ impl Check {
             charges: charges.into(),
             count: NonZeroU64::MIN,
             shadow: 0,
+            deadline: None,
         })
     }
 
@@ -66,6 +73,7 @@ impl Check {
             charges: Arc::new([charge]),
             count: NonZeroU64::MIN,
             shadow: 0,
+            deadline: None,
         }
     }
 
@@ -87,6 +95,19 @@ impl Check {
         }
         self.shadow = shadow;
         Ok(self)
+    }
+
+    /// Wants an answer by `deadline`, through all stages and stores. A store that has none by then fails.
+    #[must_use]
+    pub const fn with_deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
+    /// When an answer is of no use any more.
+    #[must_use]
+    pub const fn deadline(&self) -> Option<Instant> {
+        self.deadline
     }
 
     /// The charges, enforcing ones first.
@@ -128,6 +149,16 @@ impl Check {
             Verdict::Denied
         };
         self.conclude(verdict, granted, source, states)
+    }
+
+    /// The same check with other quotas: what `change` makes of each limit and its key.
+    #[must_use]
+    pub fn map_charges(&self, change: impl FnMut(&Charge) -> Charge) -> Self {
+        let charges = self.charges.iter().map(change).collect();
+        Self {
+            charges,
+            ..self.clone()
+        }
     }
 
     /// The decision of a policy that had no answer from the store and has no numbers of its own.

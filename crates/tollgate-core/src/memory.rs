@@ -9,7 +9,7 @@ use std::{
 
 use crate::{
     Bucket, BucketKey, Charge, ChargeState, Check, CheckFuture, Clock, Cost, Decision, ErrorKind,
-    MAX_CHARGES, MonotonicClock, Store, StoreError, bucket,
+    MAX_CHARGES, MonotonicClock, Quota, Store, StoreError, bucket,
 };
 
 /// Enough that threads on as many cores as a server has seldom meet.
@@ -128,12 +128,27 @@ impl<C: Clock> MemoryStore<C> {
         let before = buckets.clone();
         let decision = bucket::decide(check, &mut buckets, now);
         for ((key, before), after) in keys.into_iter().zip(before).zip(buckets) {
-            if let Some(after) = after.filter(|_| after != before) {
-                shard.buckets.insert(key, after);
-                shard.nothing_full_before = shard.nothing_full_before.min(after.expires_at);
-            }
+            shard.put(key, before, after);
         }
         Ok(decision)
+    }
+
+    /// Takes tokens out of a bucket of this quota until at most `tokens` are left, and none if it has fewer.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Oom`] if that needs a new bucket and the store is full.
+    pub fn lower(&self, key: &BucketKey, quota: &Quota, tokens: f64) -> Result<(), StoreError> {
+        let mut shard = lock(&self.shards[self.shard_of(key.tag())]);
+        let now = self.clock.now();
+        let before = shard.buckets.get(key).copied();
+        let mut after = before;
+        bucket::lower(&mut after, quota, tokens, now);
+        if before.is_none() && after.is_some() {
+            shard.make_room(1, self.room, now)?;
+        }
+        shard.put(key.clone(), before, after);
+        Ok(())
     }
 
     #[expect(
@@ -146,6 +161,14 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 impl Shard {
+    /// Keeps what has changed.
+    fn put(&mut self, key: BucketKey, before: Option<Bucket>, after: Option<Bucket>) {
+        if let Some(after) = after.filter(|_| after != before) {
+            self.buckets.insert(key, after);
+            self.nothing_full_before = self.nothing_full_before.min(after.expires_at);
+        }
+    }
+
     /// Makes sure that `wanted` buckets can be added, by forgetting the full ones if need be.
     fn make_room(&mut self, wanted: usize, room: usize, now: u64) -> Result<(), StoreError> {
         let len = self.buckets.len() + wanted;
@@ -205,7 +228,7 @@ impl<C> fmt::Debug for MemoryStore<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KeySpace, Limit, LimitName, ManualClock, Quota, Tenant};
+    use crate::{KeySpace, Limit, LimitName, ManualClock, Tenant};
 
     fn check(tenant: &str, capacity: u64, rate: &str, cost: u32) -> Check {
         let tenant = Tenant::new(tenant, "pro").expect("an id");

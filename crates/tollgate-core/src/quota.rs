@@ -163,6 +163,24 @@ impl Quota {
         self.rate
     }
 
+    /// What one of `parts` replicas may spend on its own: `rate / parts`, and `capacity / parts` rounded down,
+    /// but at least `least` tokens, so that a costly request still fits, and never more than the whole.
+    #[must_use]
+    pub fn share(&self, parts: u32, least: u64) -> Self {
+        let parts = parts.max(1);
+        let capacity = (self.capacity / u64::from(parts))
+            .max(least)
+            .clamp(1, self.capacity);
+        // A share of a slow quota may take longer to fill than a quota is allowed to.
+        let slowest = as_f64(capacity) / TEN_YEARS_SECS;
+        let rate = Rate(
+            (self.rate.0 / f64::from(parts))
+                .max(slowest)
+                .min(self.rate.0),
+        );
+        Self { capacity, rate }
+    }
+
     /// Seconds until `tokens` have been refilled, not rounded.
     #[must_use]
     pub fn seconds_for(&self, tokens: u64) -> f64 {
@@ -337,6 +355,22 @@ mod tests {
             Quota::new(2, 1.0 / TEN_YEARS_SECS),
             Err(InvalidQuota::TooSlow { .. })
         ));
+    }
+
+    #[test]
+    fn a_share_is_a_part_but_fits_the_costliest_request() {
+        let quota = Quota::new(100, 10).expect("a quota");
+        assert_eq!(Some(quota.share(4, 1)), Quota::new(25, 2.5).ok());
+        assert_eq!(Some(quota.share(4, 40)), Quota::new(40, 2.5).ok());
+        assert_eq!(Some(quota.share(1000, 0)), Quota::new(1, 0.01).ok());
+        assert_eq!(quota.share(0, 0), quota);
+        assert_eq!(
+            quota.share(2, 1_000).capacity(),
+            100,
+            "never more than the whole"
+        );
+        let slow = Quota::new(1, 1.0 / TEN_YEARS_SECS).expect("a quota");
+        assert_eq!(slow.share(3, 1), slow);
     }
 
     #[test]

@@ -52,6 +52,26 @@ impl CheckFuture {
         Self(Inner::Ready(Some(answer)))
     }
 
+    /// Tells `look` the answer when it is there. If it never is, `look` is dropped.
+    pub fn inspect(
+        self,
+        look: impl FnOnce(&Result<Decision, StoreError>) + Send + 'static,
+    ) -> Self {
+        match self.0 {
+            Inner::Ready(answer) => {
+                if let Some(answer) = &answer {
+                    look(answer);
+                }
+                Self(Inner::Ready(answer))
+            }
+            Inner::Pending(future) => Self::new(async move {
+                let answer = future.await;
+                look(&answer);
+                answer
+            }),
+        }
+    }
+
     /// An answer to come.
     pub fn new(
         future: impl Future<Output = Result<Decision, StoreError>> + Send + 'static,
@@ -172,13 +192,18 @@ pub enum ErrorKind {
     Cluster,
     /// The credentials are wrong, or lack a permission.
     Auth,
+    /// What the store has under this bucket's key is not a bucket. It is about one bucket, not about the
+    /// store; in metrics, `other`.
+    NotABucket,
+    /// The circuit breaker is open, and the store was not asked. Not counted as a failure of the store.
+    BreakerOpen,
     /// Anything else.
     Other,
 }
 
 impl ErrorKind {
-    /// Every kind.
-    pub const ALL: [Self; 9] = [
+    /// One kind for each value of the metric label.
+    pub const LABELS: [Self; 9] = [
         Self::Timeout,
         Self::Io,
         Self::NoScript,
@@ -202,7 +227,8 @@ impl ErrorKind {
             Self::Oom => "oom",
             Self::Cluster => "cluster",
             Self::Auth => "auth",
-            Self::Other => "other",
+            Self::NotABucket | Self::Other => "other",
+            Self::BreakerOpen => "breaker_open",
         }
     }
 }

@@ -1,13 +1,18 @@
 #![doc = include_str!("../README.md")]
 
+mod breaker;
 mod limiter;
+mod local;
 mod observer;
 mod policy;
 mod quotas;
+mod replicas;
 
 pub use self::{
+    breaker::{BreakerSettings, BreakerState},
     limiter::{BuildError, Checking, Limiter, LimiterBuilder},
     observer::Observer,
     policy::FailurePolicy,
     quotas::{DEFAULT_CLASS, Quotas},
+    replicas::{DnsReplicas, InvalidReplicas, ReplicaCount, env_replicas},
 };

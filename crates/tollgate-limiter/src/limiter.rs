@@ -5,6 +5,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tollgate_core::{
@@ -12,9 +13,16 @@ use tollgate_core::{
 };
 
 use crate::{
-    FailurePolicy, Observer, Quotas,
+    BreakerSettings, FailurePolicy, Observer, Quotas,
+    breaker::Breaker,
     policy::{Policy, PolicyFuture},
 };
+
+/// Slightly more than a Redis in the same zone needs at its worst, and less than anyone notices.
+const DEFAULT_DEADLINE: Duration = Duration::from_millis(25);
+
+/// The stages of a limiter, from the outermost to the store.
+type Stages = Breaker<Box<dyn Store>>;
 
 /// Decides requests: looks up the tenant's quota, asks the store, and falls back to the policy if the store
 /// gives no answer.
@@ -26,7 +34,7 @@ pub struct Limiter {
 }
 
 struct Inner {
-    policy: Arc<Policy>,
+    policy: Arc<Policy<Stages>>,
     quotas: Quotas,
     limit: LimitName,
     keys: KeySpace,
@@ -39,6 +47,8 @@ impl Limiter {
             store: Box::new(store),
             quotas: None,
             on_store_failure: None,
+            deadline: DEFAULT_DEADLINE,
+            breaker: BreakerSettings::default(),
             limit: None,
             keys: KeySpace::default(),
             observer: Arc::new(()),
@@ -109,8 +119,18 @@ impl fmt::Debug for Limiter {
 pub struct Checking {
     limiter: Limiter,
     tenant: Tenant,
-    future: PolicyFuture,
+    future: PolicyFuture<Stages>,
 }
+
+impl Checking {
+    /// Decides by another policy than the limiter's if the store gives no answer.
+    pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
+        self.future.on_failure(policy);
+        self
+    }
+}
+
+// === impl Checking ===
 
 impl Future for Checking {
     type Output = Decision;
@@ -133,6 +153,8 @@ pub struct LimiterBuilder {
     store: Box<dyn Store>,
     quotas: Option<Quotas>,
     on_store_failure: Option<FailurePolicy>,
+    deadline: Duration,
+    breaker: BreakerSettings,
     limit: Option<Result<LimitName, InvalidName>>,
     keys: KeySpace,
     observer: Arc<dyn Observer>,
@@ -148,6 +170,23 @@ impl LimiterBuilder {
     /// What a request gets when the store gives no answer.
     pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
         self.on_store_failure = Some(policy);
+        self
+    }
+
+    /// How long one check may take, from the call to the decision, through all that it waits for; by default
+    /// 25 ms. A check that takes longer is decided by the failure policy.
+    ///
+    /// Choose it slightly above the p99 of `ratelimit_store_latency_seconds` on a normal day: a deadline
+    /// below that turns a busy moment into an outage, one far above makes each request of a real outage wait
+    /// for it until the breaker opens.
+    pub fn deadline(mut self, deadline: Duration) -> Self {
+        self.deadline = deadline;
+        self
+    }
+
+    /// When the circuit breaker before the store opens, and for how long.
+    pub fn breaker(mut self, settings: BreakerSettings) -> Self {
+        self.breaker = settings;
         self
     }
 
@@ -184,9 +223,18 @@ impl LimiterBuilder {
             .transpose()
             .map_err(BuildError::LimitName)?
             .unwrap_or_default();
+        if self.deadline.is_zero() {
+            return Err(BuildError::ZeroDeadline);
+        }
         self.observer
-            .built(&limit, &mut quotas.labels(), on_failure);
-        let policy = Arc::new(Policy::new(self.store, on_failure, self.observer));
+            .built(&limit, &mut quotas.labels(), &on_failure);
+        let breaker = Breaker::new(self.store, self.breaker, self.observer.clone());
+        let policy = Arc::new(Policy::new(
+            breaker,
+            on_failure,
+            self.deadline,
+            self.observer,
+        ));
         Ok(Limiter {
             inner: Arc::new(Inner {
                 policy,
@@ -205,6 +253,8 @@ impl fmt::Debug for LimiterBuilder {
         f.debug_struct("LimiterBuilder")
             .field("quotas", &self.quotas)
             .field("on_store_failure", &self.on_store_failure)
+            .field("deadline", &self.deadline)
+            .field("breaker", &self.breaker)
             .field("limit", &self.limit)
             .field("keys", &self.keys)
             .finish_non_exhaustive()
@@ -219,6 +269,8 @@ pub enum BuildError {
     NoQuotas,
     /// [`LimiterBuilder::on_store_failure`] was not called.
     NoFailurePolicy,
+    /// [`LimiterBuilder::deadline`] was called with zero.
+    ZeroDeadline,
     /// The name given to [`LimiterBuilder::limit`].
     LimitName(InvalidName),
 }
@@ -230,6 +282,7 @@ impl fmt::Display for BuildError {
             Self::NoFailurePolicy => f.write_str(
                 "what happens when the store gives no answer must be chosen beforehand, with `on_store_failure`",
             ),
+            Self::ZeroDeadline => f.write_str("the deadline is zero; no store answers by then"),
             Self::LimitName(error) => error.fmt(f),
         }
     }
@@ -337,7 +390,7 @@ mod tests {
             self.0.lock().expect("no panic").push(line);
         }
 
-        fn store_failed(&self, error: &StoreError, policy: FailurePolicy) {
+        fn store_failed(&self, error: &StoreError, policy: &FailurePolicy) {
             let line = format!("{} {}", error.kind().as_str(), policy.as_str());
             self.0.lock().expect("no panic").push(line);
         }

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use tollgate_core::{Decision, LimitName, StoreError};
 
-use crate::FailurePolicy;
+use crate::{BreakerState, FailurePolicy};
 
 /// Is told what a limiter does, for metrics and the like.
 ///
@@ -15,7 +15,7 @@ pub trait Observer: Send + Sync + 'static {
         &self,
         limit: &LimitName,
         key_classes: &mut dyn Iterator<Item = &str>,
-        policy: FailurePolicy,
+        policy: &FailurePolicy,
     ) {
         let _ = (limit, key_classes, policy);
     }
@@ -33,8 +33,18 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (latency, answer);
     }
 
+    /// The circuit breaker is in this state from now on.
+    fn breaker_changed(&self, state: BreakerState) {
+        let _ = state;
+    }
+
+    /// A local fallback decided with this number of replicas.
+    fn replicas_used(&self, replicas: u32) {
+        let _ = replicas;
+    }
+
     /// The store failed, and `policy` decided in its place.
-    fn store_failed(&self, error: &StoreError, policy: FailurePolicy) {
+    fn store_failed(&self, error: &StoreError, policy: &FailurePolicy) {
         let _ = (error, policy);
     }
 }
@@ -47,7 +57,7 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         &self,
         limit: &LimitName,
         key_classes: &mut dyn Iterator<Item = &str>,
-        policy: FailurePolicy,
+        policy: &FailurePolicy,
     ) {
         (**self).built(limit, key_classes, policy);
     }
@@ -64,7 +74,15 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         (**self).store_answered(latency, answer);
     }
 
-    fn store_failed(&self, error: &StoreError, policy: FailurePolicy) {
+    fn breaker_changed(&self, state: BreakerState) {
+        (**self).breaker_changed(state);
+    }
+
+    fn replicas_used(&self, replicas: u32) {
+        (**self).replicas_used(replicas);
+    }
+
+    fn store_failed(&self, error: &StoreError, policy: &FailurePolicy) {
         (**self).store_failed(error, policy);
     }
 }

@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use tollgate_core::Cost;
-use tollgate_limiter::Limiter;
+use tollgate_limiter::{FailurePolicy, Limiter};
 use tower_layer::Layer;
 
 use crate::{
@@ -66,6 +66,12 @@ impl<R> RateLimitLayer<R> {
     pub fn with_unmatched_cost(self, price: impl Into<Price>) -> Self {
         let price = price.into();
         self.with(|settings| settings.unmatched = price)
+    }
+
+    /// What these requests get when the store gives no answer, if that is to be another policy than the
+    /// limiter's: for routes that must be protected, or served, whatever happens to the others.
+    pub fn on_store_failure(self, policy: FailurePolicy) -> Self {
+        self.with(|settings| settings.on_store_failure = Some(policy))
     }
 
     /// Charges CORS preflights like any request. By default they are free: browsers send them without

@@ -35,7 +35,10 @@ pub use tollgate_core::{
     KeySpace, Limit, LimitDecision, LimitName, ManualClock, MemoryStore, Quota, Rate, Source,
     Store, StoreError, Tenant, Verdict, Wait,
 };
-pub use tollgate_limiter::{BuildError, FailurePolicy, Limiter, LimiterBuilder, Observer, Quotas};
+pub use tollgate_limiter::{
+    BreakerSettings, BreakerState, BuildError, DnsReplicas, FailurePolicy, InvalidReplicas,
+    Limiter, LimiterBuilder, Observer, Quotas, ReplicaCount, env_replicas,
+};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use tollgate_redis::{ConnectError, RedisStore, RedisStoreBuilder};

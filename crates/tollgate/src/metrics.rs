@@ -3,10 +3,11 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, Opts, Registry, TextEncoder, core::Collector,
+    HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
+    core::Collector,
 };
 use tollgate_core::{Decision, ErrorKind, LimitName, Source, StoreError, Verdict};
-use tollgate_limiter::{FailurePolicy, Observer};
+use tollgate_limiter::{BreakerState, FailurePolicy, Observer};
 
 mod sharing;
 
@@ -25,7 +26,9 @@ const LATENCY_BUCKETS: [f64; 11] = [
 /// | `ratelimit_decisions_total` | counter, one per request | `outcome`: `allowed`, `rejected`, `fallback_allowed`, `fallback_rejected`, `unidentified`; `key_class` |
 /// | `ratelimit_limit_rejections_total` | counter, one per limit that lacked tokens | `limit`, `key_class`, `mode`: `enforce`, `shadow` |
 /// | `ratelimit_store_latency_seconds` | histogram | `outcome`: `ok`, `error` |
-/// | `ratelimit_store_errors_total` | counter | `kind`, see [`ErrorKind`]; `policy`: `open`, `closed` |
+/// | `ratelimit_store_errors_total` | counter | `kind`, see [`ErrorKind`]; `policy`: `open`, `closed`, `local` |
+/// | `ratelimit_breaker_state` | gauge | none: 0 closed, 1 half-open, 2 open |
+/// | `ratelimit_replicas` | gauge, the number that the local policy last divided by | none |
 ///
 /// No label has a tenant, a path or a key. `key_class` is the tier that applied, `default`, or `none`.
 ///
@@ -53,6 +56,8 @@ struct Families {
     rejections: IntCounterVec,
     latency: HistogramVec,
     errors: IntCounterVec,
+    breaker: IntGauge,
+    replicas: IntGauge,
 }
 
 impl Metrics {
@@ -138,15 +143,25 @@ impl Families {
                 "Checks that the store failed to answer, by the policy that decided instead",
                 &["kind", "policy"],
             )?,
+            breaker: IntGauge::new(
+                "ratelimit_breaker_state",
+                "The circuit breaker before the store: 0 closed, 1 half-open, 2 open",
+            )?,
+            replicas: IntGauge::new(
+                "ratelimit_replicas",
+                "The number of replicas that the local policy last divided limits by",
+            )?,
         })
     }
 
-    fn collectors(&self) -> [Box<dyn Collector>; 4] {
+    fn collectors(&self) -> [Box<dyn Collector>; 6] {
         [
             Box::new(self.decisions.clone()),
             Box::new(self.rejections.clone()),
             Box::new(self.latency.clone()),
             Box::new(self.errors.clone()),
+            Box::new(self.breaker.clone()),
+            Box::new(self.replicas.clone()),
         ]
     }
 }
@@ -167,7 +182,7 @@ impl Observer for Metrics {
         &self,
         limit: &LimitName,
         key_classes: &mut dyn Iterator<Item = &str>,
-        policy: FailurePolicy,
+        policy: &FailurePolicy,
     ) {
         let families = &self.families;
         for class in key_classes {
@@ -189,7 +204,7 @@ impl Observer for Metrics {
         for outcome in ["ok", "error"] {
             families.latency.with_label_values(&[outcome]);
         }
-        for kind in ErrorKind::ALL {
+        for kind in ErrorKind::LABELS {
             families
                 .errors
                 .with_label_values(&[kind.as_str(), policy.as_str()]);
@@ -225,7 +240,15 @@ impl Observer for Metrics {
             .observe(latency.as_secs_f64());
     }
 
-    fn store_failed(&self, error: &StoreError, policy: FailurePolicy) {
+    fn breaker_changed(&self, state: BreakerState) {
+        self.families.breaker.set(state as i64);
+    }
+
+    fn replicas_used(&self, replicas: u32) {
+        self.families.replicas.set(replicas.into());
+    }
+
+    fn store_failed(&self, error: &StoreError, policy: &FailurePolicy) {
         self.families
             .errors
             .with_label_values(&[error.kind().as_str(), policy.as_str()])

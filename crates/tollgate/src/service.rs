@@ -79,7 +79,7 @@ where
             }
             Plan::Check(tenant, cost) => {
                 self.settings.mark(request.extensions_mut());
-                let checking = self.settings.limiter.check(&tenant, cost);
+                let checking = self.settings.check(&tenant, cost);
                 // The service that was made ready is the one to call, later; its clone stays behind. See
                 // https://docs.rs/tower-service/0.3/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
                 let clone = self.inner.clone();

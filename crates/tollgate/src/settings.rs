@@ -11,7 +11,7 @@ use std::{
 use http::{Extensions, Method, Request, Response, header};
 use http_body::Body;
 use tollgate_core::{Cost, Decision, Tenant};
-use tollgate_limiter::Limiter;
+use tollgate_limiter::{Checking, FailurePolicy, Limiter};
 
 use crate::{
     Headers, Identify, MissingIdentity, Rejection, Reset,
@@ -33,6 +33,7 @@ pub(crate) struct Settings {
     /// What a request costs that the table does not name. `None` until somebody says so.
     pub(crate) default_cost: Option<Cost>,
     pub(crate) unmatched: Price,
+    pub(crate) on_store_failure: Option<FailurePolicy>,
     pub(crate) charge_preflights: bool,
     pub(crate) headers: Headers,
     pub(crate) reset: Reset,
@@ -69,6 +70,7 @@ impl Settings {
             costs: None,
             default_cost: None,
             unmatched: Price::Default,
+            on_store_failure: None,
             charge_preflights: false,
             headers: Headers::default(),
             reset: Reset::default(),
@@ -154,6 +156,15 @@ impl Settings {
     fn has_charged(&self, extensions: &Extensions) -> bool {
         let charged = extensions.get::<ChargedBy>();
         charged.is_some_and(|by| by.0.iter().any(|limiter| limiter.is_same(&self.limiter)))
+    }
+
+    /// Starts the check.
+    pub(crate) fn check(&self, tenant: &Tenant, cost: Cost) -> Checking {
+        let checking = self.limiter.check(tenant, cost);
+        match &self.on_store_failure {
+            Some(policy) => checking.on_store_failure(policy.clone()),
+            None => checking,
+        }
     }
 
     /// Notes that this limiter has charged the request.
@@ -257,6 +268,7 @@ impl fmt::Debug for Settings {
             .field("costs", &self.costs)
             .field("default_cost", &self.default_cost)
             .field("unmatched", &self.unmatched)
+            .field("on_store_failure", &self.on_store_failure)
             .field("charge_preflights", &self.charge_preflights)
             .field("headers", &self.headers)
             .field("reset", &self.reset)

@@ -1,0 +1,337 @@
+//! The innermost stage: after repeated failures, an error at once.
+
+use std::{
+    fmt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tollgate_core::{ChargeState, Check, CheckFuture, Decision, ErrorKind, Store, StoreError};
+
+use crate::Observer;
+
+/// How many parts the window of failure rates has: whole parts are forgotten at a time.
+const SLOTS: u32 = 10;
+
+/// When the circuit breaker opens, and for how long.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct BreakerSettings {
+    /// So many failures in a row open it. Default 5.
+    pub failures_in_a_row: u32,
+    /// Such a share of failed calls in the window opens it. Default 0.5.
+    pub failure_rate: f64,
+    /// But only if there were so many calls in the window. Default 20.
+    pub at_least: u32,
+    /// The window of the failure rate. Default 10 s.
+    pub window: Duration,
+    /// How long it stays open at first, give or take a fifth. Default 250 ms.
+    pub cool_down: Duration,
+    /// It stays open twice as long after each probe that fails, up to this. Default 2 s.
+    pub longest_cool_down: Duration,
+}
+
+impl Default for BreakerSettings {
+    fn default() -> Self {
+        Self {
+            failures_in_a_row: 5,
+            failure_rate: 0.5,
+            at_least: 20,
+            window: Duration::from_secs(10),
+            cool_down: Duration::from_millis(250),
+            longest_cool_down: Duration::from_secs(2),
+        }
+    }
+}
+
+/// What the circuit breaker does with calls, numbered as the gauge `ratelimit_breaker_state` shows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BreakerState {
+    /// Lets all through.
+    Closed = 0,
+    /// Lets one through, to see whether the store answers again.
+    HalfOpen = 1,
+    /// Lets none through.
+    Open = 2,
+}
+
+/// Keeps calls from a store that fails, and lets one through now and then to see whether it still does.
+///
+/// 1. *Closed*, it lets all calls through. It opens after so many failures in a row, or when too large a
+///    share of the calls in the window failed.
+/// 2. *Open*, it answers with an error at once: no network, no waiting.
+/// 3. After the cool-down it is *half-open*: the next call is a real check that goes through as a probe, all
+///    others get an error at once. A probe that succeeds closes it; one that fails opens it for twice as
+///    long.
+/// 4. A probe that is dropped before it has an answer, or panics, says nothing: the next call is the probe.
+///    One that is dropped at its deadline has failed.
+/// 5. A failure that may concern single checks only says nothing about the store: a foreign value under a
+///    key, and no memory for new buckets, when denials and reads still work. Nor does the answer to a call
+///    from before the last change of state.
+///
+/// Ours, because the crates that were weighed let several calls through when half-open, or count a probe
+/// that never reports back for ever.
+pub(crate) struct Breaker<S> {
+    store: S,
+    circuit: Arc<Circuit>,
+}
+
+impl<S: Store> Breaker<S> {
+    pub(crate) fn new(store: S, settings: BreakerSettings, observer: Arc<dyn Observer>) -> Self {
+        observer.breaker_changed(BreakerState::Closed);
+        let circuit = Circuit {
+            settings,
+            observer,
+            position: Mutex::new(Position {
+                state: State::closed(&settings),
+                turn: 0,
+            }),
+        };
+        Self {
+            store,
+            circuit: Arc::new(circuit),
+        }
+    }
+}
+
+// === impl Breaker ===
+
+impl<S: Store> Store for Breaker<S> {
+    fn check(&self, check: Check) -> CheckFuture {
+        let Some(turn) = self.circuit.admit(Instant::now()) else {
+            let error = "the circuit breaker is open: too many checks have failed";
+            let error = StoreError::new(ErrorKind::BreakerOpen, ChargeState::NotCharged, error);
+            return CheckFuture::ready(Err(error));
+        };
+        let ticket = Ticket {
+            turn,
+            deadline: check.deadline().map(Instant::from_std),
+            circuit: Some(self.circuit.clone()),
+        };
+        self.store
+            .check(check)
+            .inspect(|answer| ticket.report(answer))
+    }
+}
+
+impl<S: fmt::Debug> fmt::Debug for Breaker<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Breaker")
+            .field("store", &self.store)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What all calls share.
+struct Circuit {
+    settings: BreakerSettings,
+    observer: Arc<dyn Observer>,
+    position: Mutex<Position>,
+}
+
+struct Position {
+    state: State,
+    /// Counts the changes of state, so that an answer to a call from before one is told apart.
+    turn: u64,
+}
+
+enum State {
+    Closed { in_a_row: u32, window: Window },
+    Open { until: Instant, cool_down: Duration },
+    HalfOpen { probing: bool, cool_down: Duration },
+}
+
+// === impl Circuit ===
+
+impl Circuit {
+    /// Lets a call through in this turn, or not.
+    fn admit(&self, now: Instant) -> Option<u64> {
+        let mut position = self.lock();
+        if let State::Open { until, cool_down } = position.state
+            && now >= until
+        {
+            let probing = false;
+            self.change(&mut position, State::HalfOpen { probing, cool_down });
+        }
+        match &mut position.state {
+            State::Closed { .. } => {}
+            State::Open { .. } | State::HalfOpen { probing: true, .. } => return None,
+            State::HalfOpen { probing, .. } => *probing = true,
+        }
+        Some(position.turn)
+    }
+
+    fn report(&self, turn: u64, failure: Option<&dyn fmt::Display>, now: Instant) {
+        let mut position = self.lock();
+        if position.turn != turn {
+            return;
+        }
+        let settings = &self.settings;
+        let next = match (&mut position.state, failure) {
+            (State::Closed { in_a_row, window }, failure) => {
+                window.count(now, failure.is_some());
+                *in_a_row = if failure.is_some() { *in_a_row + 1 } else { 0 };
+                let failing = *in_a_row >= settings.failures_in_a_row
+                    || window.exceeds(settings.at_least, settings.failure_rate);
+                if failure.is_none() || !failing {
+                    return;
+                }
+                State::open(now, settings.cool_down)
+            }
+            (State::HalfOpen { cool_down, .. }, Some(_)) => {
+                State::open(now, (*cool_down * 2).min(settings.longest_cool_down))
+            }
+            (State::HalfOpen { .. }, None) => State::closed(settings),
+            // Nothing is let through in the turn of an open circuit.
+            (State::Open { .. }, _) => return,
+        };
+        match (&next, failure) {
+            (State::Closed { .. }, _) => {
+                tracing::info!("the rate limiter's store answers again");
+            }
+            // A probe that failed is no news.
+            (_, Some(error)) if matches!(position.state, State::Closed { .. }) => {
+                tracing::warn!(%error, "the rate limiter's store fails; the failure policy decides");
+            }
+            _ => {}
+        }
+        self.change(&mut position, next);
+    }
+
+    /// A call ended without an answer.
+    fn abandon(&self, turn: u64) {
+        let mut position = self.lock();
+        if position.turn == turn
+            && let State::HalfOpen { probing, .. } = &mut position.state
+        {
+            *probing = false;
+        }
+    }
+
+    fn change(&self, position: &mut Position, next: State) {
+        position.turn += 1;
+        position.state = next;
+        let state = match position.state {
+            State::Closed { .. } => BreakerState::Closed,
+            State::Open { .. } => BreakerState::Open,
+            State::HalfOpen { .. } => BreakerState::HalfOpen,
+        };
+        self.observer.breaker_changed(state);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Position> {
+        // An observer that panics leaves a whole state behind.
+        self.position.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl State ===
+
+impl State {
+    fn closed(settings: &BreakerSettings) -> Self {
+        Self::Closed {
+            in_a_row: 0,
+            window: Window::new(settings.window),
+        }
+    }
+
+    fn open(now: Instant, cool_down: Duration) -> Self {
+        // Replicas that lost the same store together do not come back to it together.
+        let jitter = 0.8 + 0.4 * fastrand::f64();
+        Self::Open {
+            until: now + cool_down.mul_f64(jitter),
+            cool_down,
+        }
+    }
+}
+
+/// The right to make one call, and the duty to tell how it went.
+struct Ticket {
+    turn: u64,
+    deadline: Option<Instant>,
+    circuit: Option<Arc<Circuit>>,
+}
+
+// === impl Ticket ===
+
+impl Ticket {
+    fn report(mut self, answer: &Result<Decision, StoreError>) {
+        let Some(circuit) = self.circuit.take() else {
+            return;
+        };
+        let about_the_store =
+            |error: &&StoreError| !matches!(error.kind(), ErrorKind::NotABucket | ErrorKind::Oom);
+        let failure = answer.as_ref().err().filter(about_the_store);
+        let failure = failure.map(|error| error as &dyn fmt::Display);
+        circuit.report(self.turn, failure, Instant::now());
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let Some(circuit) = self.circuit.take() else {
+            return;
+        };
+        let now = Instant::now();
+        if self.deadline.is_some_and(|deadline| now >= deadline) {
+            circuit.report(self.turn, Some(&"no answer within the deadline"), now);
+        } else {
+            circuit.abandon(self.turn);
+        }
+    }
+}
+
+/// How many calls there were of late, and how many failed.
+struct Window {
+    slot: Duration,
+    /// Calls and failures.
+    slots: [(u32, u32); SLOTS as usize],
+    current: usize,
+    /// When the current slot ends; not known before the first call.
+    ends: Option<Instant>,
+}
+
+// === impl Window ===
+
+impl Window {
+    const fn new(span: Duration) -> Self {
+        Self {
+            slot: match span.checked_div(SLOTS) {
+                Some(slot) => slot,
+                None => span,
+            },
+            slots: [(0, 0); SLOTS as usize],
+            current: 0,
+            ends: None,
+        }
+    }
+
+    fn count(&mut self, now: Instant, failed: bool) {
+        let mut ends = self.ends.unwrap_or(now + self.slot);
+        for _ in 0..SLOTS {
+            if now < ends {
+                break;
+            }
+            self.current = (self.current + 1) % self.slots.len();
+            self.slots[self.current] = (0, 0);
+            ends += self.slot;
+        }
+        // After a pause longer than the window nothing is left in it, and it starts anew.
+        self.ends = Some(if now < ends { ends } else { now + self.slot });
+        let (calls, failures) = &mut self.slots[self.current];
+        *calls += 1;
+        *failures += u32::from(failed);
+    }
+
+    fn exceeds(&self, at_least: u32, rate: f64) -> bool {
+        let (calls, failures) = self
+            .slots
+            .iter()
+            .fold((0, 0), |sum, slot| (sum.0 + slot.0, sum.1 + slot.1));
+        calls >= at_least && f64::from(failures) >= rate * f64::from(calls)
+    }
+}
+
+#[cfg(test)]
+mod tests;

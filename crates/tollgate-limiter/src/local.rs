@@ -1,0 +1,227 @@
+//! Limits without the store: each replica enforces its share.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate_core::{
+    Charge, Check, Clock, Decision, KeySpace, Limit, MemoryStore, MonotonicClock, Quota, Source,
+    Verdict,
+};
+
+/// So many tenants have a bucket of their own while the store is away.
+const MAX_BUCKETS: usize = 100_000;
+
+/// What a replica enforces by itself: of each quota `rate / N`, and `capacity / N` or the largest cost that
+/// was ever asked for, whichever is more.
+///
+/// 1. While the store answers, each bucket here is kept at most as full as the store said, divided by N. So a
+///    tenant that was just seen drained starts drained.
+/// 2. Buckets live on between outages, so a store that comes and goes gives no new bursts.
+/// 3. A bucket that is not full is never forgotten. When there are too many of these, all tenants that have
+///    none share one for each limit, of the size that one of them would have.
+///
+/// Bound: N replicas admit at most `N × local capacity + rate × T`.
+#[derive(Debug)]
+pub(crate) struct Local<C = MonotonicClock> {
+    buckets: MemoryStore<C>,
+    /// One bucket for each limit.
+    overflow: MemoryStore<C>,
+    largest_cost: AtomicU64,
+}
+
+impl Local {
+    pub(crate) fn new() -> Self {
+        Self::with_clock(MonotonicClock::default(), MAX_BUCKETS)
+    }
+}
+
+impl<C: Clock + Clone> Local<C> {
+    fn with_clock(clock: C, max_buckets: usize) -> Self {
+        Self {
+            buckets: MemoryStore::with_clock(clock.clone()).with_max_buckets(max_buckets),
+            overflow: MemoryStore::with_clock(clock),
+            largest_cost: AtomicU64::new(1),
+        }
+    }
+
+    /// Notes what a request costs, so that its route is not shut for good when the store goes.
+    pub(crate) fn note_costs(&self, check: &Check) {
+        let costs = check.charges().iter().map(|charge| charge.cost.tokens());
+        let largest = costs.max().unwrap_or(0);
+        // Most of the time there is nothing to write, and then no cache line to fight for.
+        if largest > self.largest_cost.load(Ordering::Relaxed) {
+            self.largest_cost.fetch_max(largest, Ordering::Relaxed);
+        }
+    }
+
+    /// Keeps the local buckets at most as full as the store says that they are.
+    pub(crate) fn note_answer(&self, check: &Check, decision: &Decision, replicas: u32) {
+        for (charge, limit) in check.charges().iter().zip(&decision.limits) {
+            let Some(remaining) = limit.remaining else {
+                continue;
+            };
+            let quota = self.share(&charge.limit.quota, replicas);
+            #[expect(clippy::cast_precision_loss, reason = "at most 10^12")]
+            let tokens = remaining as f64 / f64::from(replicas.max(1));
+            // A store without room forgets nobody; this one will share the overflow bucket.
+            let _ = self.buckets.lower(&charge.key, &quota, tokens);
+        }
+    }
+
+    pub(crate) fn decide(&self, check: &Check, replicas: u32) -> Decision {
+        let share = |charge: &Charge| self.share_of(charge, replicas);
+        let answer = self.buckets.decide(check.map_charges(share)).or_else(|_| {
+            let keys = KeySpace::default();
+            self.overflow.decide(check.map_charges(|charge| Charge {
+                key: keys.global_bucket(&charge.limit.name),
+                ..self.share_of(charge, replicas)
+            }))
+        });
+        match answer {
+            Ok(mut decision) => {
+                decision.source = Source::Fallback;
+                decision
+            }
+            // There are not enough limits to fill that one.
+            Err(_) => check.clone().decide_blindly(Verdict::Unavailable),
+        }
+    }
+
+    fn share_of(&self, charge: &Charge, replicas: u32) -> Charge {
+        let quota = self.share(&charge.limit.quota, replicas);
+        let limit = Limit {
+            quota,
+            ..charge.limit.clone()
+        };
+        Charge {
+            limit,
+            ..charge.clone()
+        }
+    }
+
+    fn share(&self, quota: &Quota, replicas: u32) -> Quota {
+        quota.share(replicas, self.largest_cost.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_core::{Cost, LimitName, ManualClock, Tenant, Wait};
+
+    use super::*;
+
+    fn check(tenant: &str, capacity: u64, rate: f64, cost: u32) -> Check {
+        let name = LimitName::default();
+        let quota = Quota::new(capacity, rate).expect("a quota");
+        let tenant = Tenant::new(tenant, "pro").expect("an id");
+        let key = KeySpace::default().bucket(&tenant, &name);
+        let limit = Limit { name, quota };
+        Check::single(Charge {
+            key,
+            limit,
+            cost: Cost::new(cost),
+        })
+    }
+
+    /// What the store would have said.
+    fn answer(check: &Check, remaining: u64) -> Decision {
+        check
+            .clone()
+            .decide(1, Source::Store, [(remaining, Wait::None)])
+    }
+
+    fn local() -> (Local<ManualClock>, ManualClock) {
+        let clock = ManualClock::default();
+        (Local::with_clock(clock.clone(), 10_000), clock)
+    }
+
+    fn admits<C: Clock + Clone>(local: &Local<C>, check: &Check, replicas: u32) -> u64 {
+        local.note_costs(check);
+        let allowed = |_: &u64| local.decide(check, replicas).is_allowed();
+        (0..10_000).take_while(allowed).count() as u64
+    }
+
+    #[test]
+    fn each_replica_has_its_share_and_says_so() {
+        let (local, clock) = local();
+        let check = check("a", 100, 10.0, 1);
+        assert_eq!(admits(&local, &check, 4), 25);
+        clock.advance(2_000);
+        assert_eq!(admits(&local, &check, 4), 5);
+        let denied = local.decide(&check, 4);
+        assert_eq!(
+            (denied.verdict, denied.source),
+            (Verdict::Denied, Source::Fallback)
+        );
+        assert_eq!(denied.limits[0].limit.quota.capacity(), 25);
+        assert_eq!(denied.limits[0].remaining, Some(0));
+    }
+
+    #[test]
+    fn a_tenant_seen_drained_starts_drained() {
+        let (local, clock) = local();
+        let check = check("a", 100, 10.0, 1);
+        local.note_answer(&check, &answer(&check, 8), 4);
+        assert_eq!(admits(&local, &check, 4), 2);
+        // What is known ages with the refill.
+        local.note_answer(&check, &answer(&check, 0), 4);
+        clock.advance(4_000);
+        assert_eq!(admits(&local, &check, 4), 10);
+    }
+
+    #[test]
+    fn an_outage_that_comes_and_goes_gives_no_new_bursts() {
+        let (local, clock) = local();
+        let check = check("a", 100, 1.0, 1);
+        let mut admitted = 0;
+        for _ in 0..60 {
+            admitted += admits(&local, &check, 4);
+            clock.advance(500);
+            // The store is back, and full of tokens.
+            local.note_answer(&check, &answer(&check, 100), 4);
+            clock.advance(500);
+        }
+        assert!(admitted <= 25 + 60 / 4, "{admitted}");
+    }
+
+    #[test]
+    fn a_costly_route_is_not_shut_for_good() {
+        let (local, clock) = local();
+        let costly = check("a", 100, 10.0, 60);
+        assert_eq!(admits(&local, &costly, 10), 1);
+        assert_eq!(admits(&local, &costly, 10), 0);
+        clock.advance(60_000);
+        assert_eq!(admits(&local, &costly, 10), 1);
+        let never = check("b", 100, 10.0, 101);
+        local.note_costs(&never);
+        assert_eq!(local.decide(&never, 10).limits[0].wait, Wait::Never);
+    }
+
+    #[test]
+    fn a_flood_of_newcomers_shares_one_bucket_and_makes_nobody_forgotten() {
+        let clock = ManualClock::default();
+        let local = Local::with_clock(clock, 1_000);
+        let drained = check("first", 8, 1.0, 2);
+        assert_eq!(admits(&local, &drained, 2), 2);
+        let newcomers = |local: &Local<ManualClock>| -> usize {
+            (0..5_000)
+                .filter(|i| {
+                    local
+                        .decide(&check(&i.to_string(), 8, 1.0, 2), 2)
+                        .is_allowed()
+                })
+                .count()
+        };
+        let admitted = newcomers(&local);
+        // Each that found room had its one request; the rest had the two of the shared bucket.
+        let kept = local.buckets.len() - 1;
+        assert_eq!(admitted, kept + 2);
+        assert!(kept < 1_100, "{kept}");
+        assert_eq!(admits(&local, &drained, 2), 0);
+    }
+
+    #[test]
+    fn an_unknown_number_of_replicas_counts_as_one() {
+        let (local, _) = local();
+        assert_eq!(admits(&local, &check("a", 10, 0.001, 1), 0), 10);
+    }
+}
