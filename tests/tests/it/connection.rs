@@ -97,7 +97,7 @@ async fn a_redis_that_never_answers_hangs_nobody() {
 }
 
 #[tokio::test]
-async fn a_redis_that_falls_silent_costs_the_deadline_and_what_timed_out_never_runs_later() {
+async fn a_redis_that_falls_silent_costs_the_deadline_and_is_asked_once() {
     let server = RedisServer::start();
     let builder = RedisStore::builder(&server.url()).strict(true);
     let store = builder
@@ -167,6 +167,48 @@ async fn a_lost_connection_is_not_answered_by_sending_again() {
     );
     // Redis dropped the call with its connection, and nobody sent it again: 9, then 8.
     assert_eq!(decides_within_5s(&store).await, 8);
+}
+
+#[tokio::test]
+async fn a_check_given_up_while_the_connection_is_away_never_charges_later() {
+    let server = RedisServer::start();
+    let builder = RedisStore::builder(&server.url()).strict(true);
+    let store = builder
+        .deadline(Duration::from_millis(30))
+        .connect()
+        .await
+        .expect("a store");
+    let mut connection = server.connection();
+    let quota = quota(1_000, "1/h");
+    let mut decided = 0;
+    for _ in 0..20 {
+        redis::cmd("CLIENT")
+            .arg("KILL")
+            .arg("TYPE")
+            .arg("normal")
+            .arg("SKIPME")
+            .arg("yes")
+            .query::<i64>(&mut connection)
+            .expect("CLIENT KILL");
+        // fred has noticed, and waits at least 50 ms before it reconnects: the check is queued.
+        sleep(Duration::from_millis(5)).await;
+        let given_up = timeout(Duration::from_millis(5), store.check(check("a", quota, 1)));
+        if matches!(given_up.await, Ok(Ok(_))) {
+            decided += 1;
+        }
+        let free = || store.check(check("a", quota, 0));
+        while free().await.is_err() {
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+    let (tokens, _) =
+        crate::support::state(&mut connection, "tg:{tenant:a}:default").unwrap_or((1_000.0, 0.0));
+    // A machine that stalls may let a few calls get through after all, whose answer came too late.
+    let lost = 1_000.0 - tokens - f64::from(decided);
+    assert!(
+        lost <= 5.0,
+        "{lost} of 20 charged although nobody waited any more"
+    );
 }
 
 #[tokio::test]
