@@ -29,7 +29,8 @@ Errors    Any bad argument or foreign value gives an error reply, and then nothi
           A denial writes nothing, unless the TTL is gone or longer than was given: then the state
           is put back as it stands, with its TTL.
 
-Runs in O(k). Needs GET, PTTL and SET. Works without a shebang, under Lua 5.1 and later.
+Runs in O(k). Needs GET, PTTL and SET. Works without a shebang, under Lua 5.1 and later (from
+5.3 on it is floor that makes a number an integer, as a reply has to be).
 ]==]
 
 local MAX_WHOLE = 1e12
@@ -39,25 +40,12 @@ local MAX_PX = 9007199254740992
 -- Forgives the rounding of refill arithmetic in comparisons. It is never stored, so it does not add up.
 local SLACK = 1e-6
 
-local ceil, floor, format, max, min = math.ceil, math.floor, string.format, math.max, math.min
+local ceil, floor, format = math.ceil, math.floor, string.format
+local call = redis.call
 local unpack = table.unpack or unpack
 
 local function bad(message)
   return redis.error_reply('ERR tollgate: ' .. message)
-end
-
-local function is_whole(number, least)
-  return number and number >= least and number <= MAX_WHOLE and number % 1 == 0
-end
-
--- Milliseconds after the write that left `base` tokens until `cost` fits. Trimming one part in 10^12
--- keeps rounding noise from adding a millisecond; the second line makes up for it where it mattered.
-local function full_wait(base, rate, cost)
-  local wait = ceil((cost - base) * 1000 / rate * (1 - 1e-12))
-  if base + wait * rate / 1000 + SLACK < cost then
-    wait = wait + 1
-  end
-  return wait
 end
 
 local k = #KEYS
@@ -68,50 +56,56 @@ end
 if extra < 0 or extra > 2 then
   return bad('takes capacity, rate and cost for each key, then at most count and shadow')
 end
-if string.find(table.concat(ARGV, ','), '[^%d%.eE,+-]') then
+if not string.find(table.concat(ARGV), '^[%d.eE+-]*$') then
   return bad('arguments must be finite decimal numbers')
 end
-local count = tonumber(ARGV[3 * k + 1] or 1)
-local shadow = tonumber(ARGV[3 * k + 2] or 0)
-if not is_whole(count, 1) then
-  return bad('count must be a whole number from 1 to 10^12')
+local count, shadow = 1, 0
+if extra > 0 then
+  count = tonumber(ARGV[3 * k + 1])
+  if not (count and count >= 1 and count <= MAX_WHOLE and count % 1 == 0) then
+    return bad('count must be a whole number from 1 to 10^12')
+  end
 end
-if not is_whole(shadow, 0) or shadow > k then
-  return bad('shadow must be a whole number from 0 to the number of keys')
+if extra > 1 then
+  shadow = tonumber(ARGV[3 * k + 2])
+  if not (shadow and shadow >= 0 and shadow <= k and shadow % 1 == 0) then
+    return bad('shadow must be a whole number from 0 to the number of keys')
+  end
 end
 
 -- Read everything before anything is written, so that an error leaves no trace.
 local granted = count
-local buckets = {}
+-- Filled with one entry, so that the table of a single key never grows; the reply as well.
+local buckets = { false }
 for i = 1, k do
+  local key = KEYS[i]
   local capacity, rate, cost = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
-  if not is_whole(capacity, 1) then
+  if not (capacity and capacity >= 1 and capacity <= MAX_WHOLE and capacity % 1 == 0) then
     return bad('capacity must be a whole number from 1 to 10^12')
   end
   if not (rate and rate > 0 and rate <= MAX_RATE and capacity <= rate * TEN_YEARS) then
     return bad('rate must be above 0, at most 10^6, and fill the capacity within ten years')
   end
-  if not is_whole(cost, 0) then
+  if not (cost and cost >= 0 and cost <= MAX_WHOLE and cost % 1 == 0) then
     return bad('cost must be a whole number from 0 to 10^12')
   end
   for j = 1, i - 1 do
-    if KEYS[j] == KEYS[i] then
+    if KEYS[j] == key then
       return bad('keys must be distinct')
     end
   end
 
   local base, elapsed, ttl, heal = capacity, 0, 0, false
-  local state = redis.call('GET', KEYS[i])
+  local state = call('GET', key)
   if state then
-    if #state ~= 16 then
-      return bad('value at ' .. KEYS[i] .. ' is not a bucket')
-    end
     local px
-    base, px = struct.unpack('<dd', state)
-    if not (base <= MAX_WHOLE and base > -math.huge and px >= 1 and px <= MAX_PX and px % 1 == 0) then
-      return bad('value at ' .. KEYS[i] .. ' is not a bucket')
+    if #state == 16 then
+      base, px = struct.unpack('<dd', state)
     end
-    ttl = redis.call('PTTL', KEYS[i])
+    if not (px and base <= MAX_WHOLE and base > -math.huge and px >= 1 and px <= MAX_PX and px % 1 == 0) then
+      return bad('value at ' .. key .. ' is not a bucket')
+    end
+    ttl = call('PTTL', key)
     if ttl < 0 or ttl > px then
       -- Made persistent, or the clock stepped back: no time is known to have passed.
       ttl = px
@@ -120,38 +114,63 @@ for i = 1, k do
     elapsed = px - ttl
   end
 
-  local tokens = min(capacity, base + elapsed * rate / 1000)
+  local tokens = base + elapsed * rate / 1000
+  if tokens > capacity then
+    tokens = capacity
+  end
   local fits = count
   if cost > 0 then
-    fits = max(0, floor((tokens + SLACK) / cost))
+    fits = floor((tokens + SLACK) / cost)
+    if fits < 0 then
+      fits = 0
+    end
   end
-  if i <= k - shadow then
-    granted = min(granted, fits)
+  if fits < granted and i <= k - shadow then
+    granted = fits
   end
   buckets[i] = { capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits }
 end
 
-local reply = { granted }
+local reply = { granted, 0, 0 }
 for i = 1, k do
   local capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits = unpack(buckets[i])
-  local charge = min(granted, fits) * cost
+  local charge = (fits < granted and fits or granted) * cost
   if charge > 0 then
     tokens = tokens - charge
     base, elapsed = tokens, 0
     -- Never shorter than the TTL it has: a caller with another quota may still count on it.
-    local px = max(1, ceil((capacity - tokens) / rate * 1000), ttl)
-    redis.call('SET', KEYS[i], struct.pack('<dd', tokens, px), 'PX', format('%.0f', px))
+    local px = ceil((capacity - tokens) / rate * 1000)
+    if px < 1 then
+      px = 1
+    end
+    if px < ttl then
+      px = ttl
+    end
+    call('SET', KEYS[i], struct.pack('<dd', tokens, px), 'PX', format('%d', px))
   elseif heal then
-    redis.call('SET', KEYS[i], heal, 'PX', format('%.0f', ttl))
+    call('SET', KEYS[i], heal, 'PX', format('%d', ttl))
   end
 
   local retry = 0
   if cost > capacity then
     retry = -1
   elseif fits < count then
-    retry = max(0, full_wait(base, rate, cost) - elapsed)
+    -- Counted from the last write. Trimming one part in 10^12 keeps rounding noise from adding a
+    -- millisecond; the next lines make up for it where it mattered.
+    retry = ceil((cost - base) * 1000 / rate * (1 - 1e-12))
+    if base + retry * rate / 1000 + SLACK < cost then
+      retry = retry + 1
+    end
+    retry = floor(retry - elapsed)
+    if retry < 0 then
+      retry = 0
+    end
   end
-  reply[2 * i] = max(0, floor(tokens + SLACK))
+  local remaining = floor(tokens + SLACK)
+  if remaining < 0 then
+    remaining = 0
+  end
+  reply[2 * i] = remaining
   reply[2 * i + 1] = retry
 end
 return reply

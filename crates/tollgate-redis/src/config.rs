@@ -85,7 +85,8 @@ fn set_connection(connection: &mut ConnectionConfig) {
     // fred's feature `custom-reconnect-errors` stays off: after READONLY or LOADING it would drop the
     // connection and hand the error to every call in flight, also to those that the server did run. The
     // store itself reconnects after READONLY, and LOADING passes without that.
-    // A connection on which nothing comes back any more is closed, and a new one is made.
+    // Closes a connection on which nothing came back for a second after the latest write. That takes a
+    // second without a write; the store itself looks after busy connections.
     connection.unresponsive = UnresponsiveConfig {
         max_timeout: Some(Duration::from_secs(1)),
         interval: Duration::from_millis(400),
@@ -103,8 +104,7 @@ fn tcp() -> TcpConfig {
                 .with_time(Duration::from_secs(15))
                 .with_interval(Duration::from_secs(5)),
         ),
-        // fred counts the silence from the latest write, so under steady traffic it never notices a black
-        // hole; the kernel counts from the oldest byte that was not acknowledged.
+        // Ends also a write that a black hole blocks, which fred waits for without any timeout.
         #[cfg(target_os = "linux")]
         user_timeout: Some(Duration::from_secs(2)),
         ..TcpConfig::default()

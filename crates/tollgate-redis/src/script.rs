@@ -66,6 +66,13 @@ impl Script {
         }
     }
 
+    /// Whether the connection answers nothing for much longer than a check. A server that is merely slow does
+    /// answer, and loading again is what every user of the script may do.
+    pub(crate) async fn is_silent(&self) -> bool {
+        let loaded = self.load(Instant::now() + config::SETUP_TIMEOUT).await;
+        matches!(loaded, Err(error) if error.kind() == ErrorKind::Timeout)
+    }
+
     async fn call_once(&self, check: &Check, deadline: Instant) -> Result<Value, StoreError> {
         let left = deadline.saturating_duration_since(Instant::now());
         // To fred, zero means no timeout.

@@ -13,8 +13,8 @@ use crate::{
     ConnectError, RedisStoreBuilder, config, reply, script::Script, single_flight::SingleFlight,
 };
 
-/// Between two reconnections because of `READONLY`: a server that stays read-only is not to be hammered.
-const READONLY_PAUSE: Duration = Duration::from_millis(500);
+/// Between two attempts to mend the connection: a server that stays read-only is not to be hammered.
+const MENDING_PAUSE: Duration = Duration::from_millis(500);
 
 /// Token buckets in Redis or Valkey: one `EVALSHA` per check.
 ///
@@ -27,9 +27,9 @@ pub struct RedisStore {
 
 struct Inner {
     client: Client,
-    script: Script,
+    script: Arc<Script>,
     runtime: Handle,
-    reconnecting: SingleFlight<()>,
+    mending: SingleFlight<()>,
     /// fred's task: the connection lives in it.
     task: ConnectHandle,
     address: String,
@@ -67,9 +67,9 @@ impl RedisStore {
     pub(crate) fn start(client: Client, address: String, deadline: Duration) -> Self {
         let runtime = Handle::current();
         let inner = Inner {
-            script: Script::new(client.clone(), runtime.clone()),
+            script: Arc::new(Script::new(client.clone(), runtime.clone())),
             task: client.connect(),
-            reconnecting: SingleFlight::new(),
+            mending: SingleFlight::new(),
             client,
             runtime,
             address,
@@ -122,22 +122,30 @@ impl fmt::Debug for RedisStore {
 impl Inner {
     async fn decide(&self, check: Check, deadline: Instant) -> Result<Decision, StoreError> {
         let reply = self.script.call(&check, deadline).await;
-        if let Err(error) = &reply
-            && error.kind() == ErrorKind::ReadOnly
-        {
-            self.look_for_the_primary();
+        if let Err(error) = &reply {
+            self.mend(error.kind());
         }
         reply::decide(check, &reply?)
     }
 
-    /// A server that became a replica keeps its connections; behind the same name, a new one may lead to
-    /// the new primary.
-    fn look_for_the_primary(&self) {
-        let client = self.client.clone();
-        self.reconnecting.join(&self.runtime, async move {
-            // If it fails, fred goes on trying by itself.
-            let _ = client.force_reconnection().await;
-            sleep(READONLY_PAUSE).await;
+    /// Replaces a connection that fred would keep, in the background.
+    ///
+    /// A server that became a replica keeps its connections; behind the same name, a new one may lead to the
+    /// new primary. And a connection may fall silent: fred counts the silence from the latest write, so under
+    /// steady traffic it never notices.
+    fn mend(&self, kind: ErrorKind) {
+        if !matches!(kind, ErrorKind::ReadOnly | ErrorKind::Timeout) {
+            return;
+        }
+        let (client, script) = (self.client.clone(), self.script.clone());
+        self.mending.join(&self.runtime, async move {
+            let is_useless = kind == ErrorKind::ReadOnly || script.is_silent().await;
+            // Without a connection, fred is at it already.
+            if is_useless && client.is_connected() {
+                // If it fails, fred goes on trying by itself.
+                let _ = client.force_reconnection().await;
+            }
+            sleep(MENDING_PAUSE).await;
         });
     }
 }

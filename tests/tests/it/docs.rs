@@ -2,7 +2,9 @@
 
 use std::{fs, path::Path, process::Command};
 
-use tollgate_tests::RedisServer;
+use tollgate_core::Store;
+use tollgate_redis::RedisStore;
+use tollgate_tests::{RedisServer, check, quota};
 
 const LUA_MD: &str = include_str!("../../../docs/lua.md");
 
@@ -48,4 +50,26 @@ fn the_python_client_prints_what_the_page_says() {
         "{}",
         String::from_utf8_lossy(&output.stderr)
     );
+}
+
+#[tokio::test]
+async fn the_acl_line_is_all_that_the_store_needs() {
+    let (line, _) = block(LUA_MD, "acl");
+    let mut words = line.split_whitespace();
+    let server = RedisServer::start();
+    redis::cmd(words.next().expect("ACL"))
+        .arg(words.collect::<Vec<_>>())
+        .query::<()>(&mut server.connection())
+        .expect("the line as it stands");
+    let url = format!("redis://limiter:SECRET@127.0.0.1:{}", server.port());
+    let builder = RedisStore::builder(&url).strict(true);
+    let store = builder
+        .deadline(std::time::Duration::from_secs(10))
+        .connect()
+        .await
+        .expect("a store");
+    for allowed in [true, false] {
+        let decision = store.check(check("a", quota(1, "1/h"), 1)).await;
+        assert_eq!(decision.expect("a decision").is_allowed(), allowed);
+    }
 }
