@@ -34,7 +34,8 @@ impl RedisStoreBuilder {
     }
 
     /// How long one check may take, from the call to the answer: waiting for the connection, for the reply
-    /// and for a script that has to be loaded all count. 25 ms by default.
+    /// and for a script that has to be loaded all count. 25 ms by default. Checks that bring a deadline of
+    /// their own, as those of a limiter do, keep to that one.
     ///
     /// A check that takes longer fails with [`ErrorKind::Timeout`](tollgate_core::ErrorKind::Timeout).
     pub fn deadline(mut self, deadline: Duration) -> Self {

@@ -46,6 +46,8 @@ fn of_reply(code: &str, details: &str) -> (ErrorKind, ChargeState) {
         "OOM" => ErrorKind::Oom,
         "CLUSTERDOWN" | "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => ErrorKind::Cluster,
         "NOAUTH" | "WRONGPASS" | "NOPERM" => ErrorKind::Auth,
+        "WRONGTYPE" => ErrorKind::NotABucket,
+        "ERR" if details.contains("is not a bucket") => ErrorKind::NotABucket,
         // An ACL that lets the user call scripts, but not what they call.
         "ERR" if details.contains("can't run this command") => ErrorKind::Auth,
         _ => ErrorKind::Other,
@@ -151,7 +153,11 @@ mod tests {
             ),
             (
                 "WRONGTYPE Operation against a key holding the wrong kind of value",
-                ErrorKind::Other,
+                ErrorKind::NotABucket,
+            ),
+            (
+                "ERR tollgate: value at tg:{tenant:a}:default is not a bucket",
+                ErrorKind::NotABucket,
             ),
             ("ERR tollgate: takes 1 to 8 keys", ErrorKind::Other),
         ] {

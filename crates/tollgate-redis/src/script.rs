@@ -14,7 +14,7 @@ use tokio::{
 };
 use tollgate_core::{ChargeState, Check, ErrorKind, StoreError};
 
-use crate::{config, failure, run_out::RunOut, single_flight::SingleFlight};
+use crate::{config, failure, single_flight::SingleFlight};
 
 const TOKEN_BUCKET: &str = include_str!("../lua/token_bucket.lua");
 
@@ -87,10 +87,7 @@ impl Script {
         // Not fred's `evalsha`: a client with options does not have it, but derefs to one without options
         // that does, and so would wait in the queue of a lost connection.
         let evalsha = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
-        let call = async move { client.custom(evalsha, args).await };
-        RunOut::new(self.runtime.clone(), call)
-            .await
-            .map_err(failure::of_call)
+        client.custom(evalsha, args).await.map_err(failure::of_call)
     }
 
     /// The hash, the keys, `capacity rate cost` for each key, then `count` and `shadow` as far as they are not

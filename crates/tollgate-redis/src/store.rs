@@ -10,7 +10,8 @@ use tokio::{
 use tollgate_core::{Check, CheckFuture, Decision, ErrorKind, Store, StoreError};
 
 use crate::{
-    ConnectError, RedisStoreBuilder, config, reply, script::Script, single_flight::SingleFlight,
+    ConnectError, RedisStoreBuilder, config, reply, run_out::RunOut, script::Script,
+    single_flight::SingleFlight,
 };
 
 /// Between two attempts to mend the connection: a server that stays read-only is not to be hammered.
@@ -105,8 +106,15 @@ impl Store for RedisStore {
     /// the deadline never will.
     fn check(&self, check: Check) -> CheckFuture {
         let inner = self.inner.clone();
-        let deadline = Instant::now() + inner.deadline;
-        CheckFuture::new(async move { inner.decide(check, deadline).await })
+        let deadline = check
+            .deadline()
+            .map_or_else(|| Instant::now() + inner.deadline, Instant::from_std);
+        // To its end also when the caller leaves, as a limiter does at the deadline: only then is a connection
+        // that has fallen silent noticed.
+        let runtime = inner.runtime.clone();
+        CheckFuture::new(RunOut::new(runtime, async move {
+            inner.decide(check, deadline).await
+        }))
     }
 }
 

@@ -157,7 +157,7 @@ fn foreign_values_are_refused_and_left_alone() {
 }
 
 #[tokio::test]
-async fn foreign_values_reach_the_caller_as_other_errors_with_nothing_charged() {
+async fn foreign_values_are_told_apart_from_failures_of_the_store() {
     let server = RedisServer::start();
     let store = store(&server).await;
     let mut connection = server.connection();
@@ -172,7 +172,7 @@ async fn foreign_values_reach_the_caller_as_other_errors_with_nothing_charged() 
     let error = store.check(check()).await.expect_err("a hash is no bucket");
     assert_eq!(
         (error.kind(), error.charge()),
-        (ErrorKind::Other, ChargeState::NotCharged),
+        (ErrorKind::NotABucket, ChargeState::NotCharged),
         "{error}"
     );
     for value in foreign_values() {
@@ -184,7 +184,7 @@ async fn foreign_values_reach_the_caller_as_other_errors_with_nothing_charged() 
         let error = store.check(check()).await.expect_err("no bucket");
         assert_eq!(
             (error.kind(), error.charge()),
-            (ErrorKind::Other, ChargeState::NotCharged),
+            (ErrorKind::NotABucket, ChargeState::NotCharged),
             "{error}"
         );
     }
