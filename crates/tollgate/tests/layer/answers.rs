@@ -257,6 +257,50 @@ async fn a_store_failure_that_is_open_lets_through_and_claims_nothing() {
 }
 
 #[tokio::test]
+async fn under_the_local_policy_the_local_numbers_are_shown() {
+    let quotas = Quotas::new(Quota::new(100, HOURLY).expect("a quota"));
+    let builder = Limiter::builder(Broken).quotas(quotas);
+    let limiter = builder
+        .on_store_failure(FailurePolicy::local(25))
+        .build()
+        .expect("a limiter");
+    let layer = RateLimitLayer::new(limiter);
+    for remaining in [3, 2, 1, 0] {
+        let response = send(&layer, request()).await;
+        assert_eq!(response.status(), StatusCode::OK);
+        assert_eq!(header(&response, "x-ratelimit-limit"), "4");
+        assert_eq!(
+            header(&response, "x-ratelimit-remaining"),
+            remaining.to_string()
+        );
+    }
+    let denied = send(&layer, request()).await;
+    assert_eq!(denied.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(header(&denied, "retry-after"), (25 * 3600).to_string());
+    assert_eq!(
+        header(&denied, "ratelimit-policy"),
+        r#""default";q=4;w=360000"#
+    );
+}
+
+#[tokio::test]
+async fn a_group_of_routes_can_have_a_policy_of_its_own() {
+    let builder = Limiter::builder(Broken).quotas(Quotas::new(Quota::new(10, 1).expect("a quota")));
+    let limiter = builder
+        .on_store_failure(FailurePolicy::Open)
+        .build()
+        .expect("a limiter");
+    let payments = RateLimitLayer::new(limiter.clone()).on_store_failure(FailurePolicy::Closed);
+    assert_eq!(send(&payments, request()).await.status(), 503);
+    assert_eq!(
+        send(&RateLimitLayer::new(limiter), request())
+            .await
+            .status(),
+        200
+    );
+}
+
+#[tokio::test]
 async fn stacked_limiters_show_the_tightest() {
     let outer = RateLimitLayer::new(named(
         "outer",

@@ -64,6 +64,37 @@ async fn each_request_is_counted_by_outcome_and_key_class() {
 }
 
 #[tokio::test]
+async fn the_breaker_and_the_number_of_replicas_are_shown() {
+    let metrics = Metrics::new();
+    let quotas = Quotas::new(Quota::new(100, HOURLY).expect("a quota"));
+    let builder = Limiter::builder(Broken).quotas(quotas);
+    let builder = builder.on_store_failure(FailurePolicy::local(7));
+    let limiter = builder.observer(metrics.clone()).build();
+    let layer = RateLimitLayer::new(limiter.expect("a limiter"));
+    assert_has(&metrics.render(), "ratelimit_breaker_state 0");
+    for _ in 0..20 {
+        send(&layer, request()).await;
+    }
+    let text = metrics.render();
+    assert_has(&text, "ratelimit_breaker_state 2");
+    assert_has(&text, "ratelimit_replicas 7");
+    // What an open breaker refuses is no failure of the store, which was not asked.
+    assert_has(
+        &text,
+        r#"ratelimit_store_errors_total{kind="io",policy="local"} 5"#,
+    );
+    assert_has(
+        &text,
+        r#"ratelimit_store_latency_seconds_count{outcome="error"} 5"#,
+    );
+    let allowed = r#"ratelimit_decisions_total{key_class="default",outcome="fallback_allowed"} 14"#;
+    assert_has(&text, allowed);
+    let rejected =
+        r#"ratelimit_decisions_total{key_class="default",outcome="fallback_rejected"} 6"#;
+    assert_has(&text, rejected);
+}
+
+#[tokio::test]
 async fn several_layers_on_one_registry_share_the_families() {
     let registry = Registry::new();
     let metrics = || Metrics::in_registry(&registry).expect("no panic and no error");
