@@ -14,6 +14,7 @@
 use std::{
     env,
     error::Error,
+    process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -37,19 +38,30 @@ use tollgate::{
 };
 
 #[tokio::main]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
+    if let Err(error) = run().await {
+        eprintln!("quickstart: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+async fn run() -> Result<(), Box<dyn Error>> {
     let filter =
         tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "info".into());
     tracing_subscriber::fmt()
         .with_writer(std::io::stderr)
         .with_env_filter(filter)
         .init();
-    let secret = env::var("JWT_SECRET").unwrap_or_else(|_| "only for trying out".to_owned());
-    let address = env::var("LISTEN_ADDR").unwrap_or_else(|_| "127.0.0.1:3000".to_owned());
+    let secret = variable("JWT_SECRET").unwrap_or_else(|| {
+        println!("JWT_SECRET is not set: anyone who reads this example can sign tokens.");
+        "only for trying out".to_owned()
+    });
+    let address = variable("LISTEN_ADDR").unwrap_or_else(|| "127.0.0.1:3000".to_owned());
 
     // Who may spend how much, what happens without Redis, and who counts.
     let metrics = Metrics::new();
-    let builder = if let Ok(url) = env::var("REDIS_URL") {
+    let builder = if let Some(url) = variable("REDIS_URL") {
         Limiter::builder(RedisStore::connect(&url).await?)
     } else {
         println!(
@@ -81,12 +93,17 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
     let listener = TcpListener::bind(&address)
         .await
-        .map_err(|error| format!("cannot listen on {address}: {error}"))?;
+        .map_err(|error| format!("cannot listen on {address} (LISTEN_ADDR): {error}"))?;
     print_how_to_try(&listener.local_addr()?.to_string(), &secret)?;
     axum::serve(listener, app)
         .with_graceful_shutdown(interrupted())
         .await?;
     Ok(())
+}
+
+/// An environment variable that is set, and not to nothing.
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
 }
 
 async fn list_items() -> Json<[&'static str; 3]> {
@@ -117,13 +134,10 @@ async fn authenticate(
     let Some(authorization) = authorization else {
         return next.run(request).await;
     };
-    let token = authorization
+    let tenant = authorization
         .to_str()
         .ok()
-        .and_then(|value| value.strip_prefix("Bearer "));
-    let claims = token
-        .and_then(|token| decode::<Claims>(token, &key, &Validation::new(Algorithm::HS256)).ok());
-    let tenant = claims.and_then(|token| Tenant::new(token.claims.tenant, token.claims.tier).ok());
+        .and_then(|value| verify(value, &key));
     let Some(tenant) = tenant else {
         return (
             StatusCode::UNAUTHORIZED,
@@ -133,6 +147,17 @@ async fn authenticate(
     };
     request.extensions_mut().insert(tenant);
     next.run(request).await
+}
+
+fn verify(authorization: &str, key: &DecodingKey) -> Option<Tenant> {
+    let (scheme, token) = authorization.split_once(' ')?;
+    if !scheme.eq_ignore_ascii_case("bearer") {
+        return None;
+    }
+    let mut validation = Validation::new(Algorithm::HS256);
+    validation.validate_nbf = true;
+    let claims = decode::<Claims>(token, key, &validation).ok()?.claims;
+    Tenant::new(claims.tenant, claims.tier).ok()
 }
 
 fn print_how_to_try(address: &str, secret: &str) -> Result<(), Box<dyn Error>> {

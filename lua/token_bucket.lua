@@ -103,7 +103,7 @@ for i = 1, k do
       base, px = struct.unpack('<dd', state)
     end
     if not (px and base <= MAX_WHOLE and base > -math.huge and px >= 1 and px <= MAX_PX and px % 1 == 0) then
-      return bad('value at ' .. key .. ' is not a bucket')
+      return bad('the value of key ' .. i .. ' is not a bucket')
     end
     ttl = call('PTTL', key)
     if ttl < 0 or ttl > px then

@@ -10,6 +10,8 @@
 
 use std::{error::Error, process::ExitCode, time::Duration};
 
+use tokio::signal::unix::{SignalKind, signal};
+
 mod load;
 mod redis;
 mod replica;
@@ -66,6 +68,14 @@ async fn run() -> Result<ExitCode, BoxError> {
         replica::serve(&redis?).await?;
         return Ok(ExitCode::SUCCESS);
     }
+    tokio::select! {
+        outcome = demonstrate(&options) => outcome,
+        // What was started is ended, as after the last request.
+        () = interrupted() => Err("interrupted".into()),
+    }
+}
+
+async fn demonstrate(options: &Options) -> Result<ExitCode, BoxError> {
     let redis = redis::Redis::find_or_start()?;
     let mut replicas = Vec::new();
     for _ in 0..FIRST.min(options.replicas) {
@@ -99,6 +109,20 @@ async fn run() -> Result<ExitCode, BoxError> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+async fn interrupted() {
+    let terminated = signal(SignalKind::terminate());
+    let terminated = async {
+        match terminated {
+            Ok(mut signals) => signals.recv().await,
+            Err(_) => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminated => {}
+    }
 }
 
 /// `None` if only help is wanted.

@@ -133,7 +133,7 @@ impl fmt::Display for Report {
             .fold(0.0, f64::max);
         writeln!(
             f,
-            "\nbound = capacity + rate × T, here 40 + 20/s × {seconds:.1} s. Requests without an answer: {failed}."
+            "\nbound = capacity + rate × T, here 40 + 20/s × {seconds:.1} s. Neither 200 nor 429, since a check missed its deadline: {failed}."
         )
     }
 }

@@ -156,7 +156,7 @@ mod tests {
                 ErrorKind::NotABucket,
             ),
             (
-                "ERR tollgate: value at tg:{tenant:a}:default is not a bucket",
+                "ERR tollgate: the value of key 1 is not a bucket",
                 ErrorKind::NotABucket,
             ),
             ("ERR tollgate: takes 1 to 8 keys", ErrorKind::Other),

@@ -53,6 +53,9 @@ pub enum MissingIdentity {
     Exempt,
     /// A bucket for its network address, in key class [`ANONYMOUS`](crate::ANONYMOUS): see
     /// [`Tenant::anonymous`] for how addresses count. Without a known address it is rejected as above.
+    ///
+    /// Behind a proxy or a load balancer, the connection's address is theirs, and all strangers would share
+    /// one bucket: insert a [`PeerAddress`] that the proxy vouches for.
     Anonymous,
 }
 

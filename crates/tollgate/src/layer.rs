@@ -8,7 +8,7 @@ use tower_layer::Layer;
 
 use crate::{
     Headers, Identify, MissingIdentity, ProblemJson, RateLimit, Reset,
-    costs::{CostError, Price, RouteCosts, wiring},
+    costs::{CostError, Price, RouteCosts, TooCostly, wiring},
     settings::Settings,
 };
 
@@ -56,16 +56,28 @@ impl<R> RateLimitLayer<R> {
     }
 
     /// What a request costs whose route says nothing else, by default 1.
-    pub fn with_default_cost(self, cost: impl Into<Cost>) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the cost exceeds the capacity of every quota.
+    pub fn with_default_cost(self, cost: impl Into<Cost>) -> Result<Self, CostError> {
         let cost = cost.into();
-        self.with(|settings| settings.default_cost = Some(cost))
+        self.check_capacity("the default", cost)?;
+        Ok(self.with(|settings| settings.default_cost = Some(cost)))
     }
 
     /// What a request costs that no route takes (`404`), or whose route does not take its method (`405`).
     /// By default as much as a route that says nothing. It takes a table of costs to tell these from others.
-    pub fn with_unmatched_cost(self, price: impl Into<Price>) -> Self {
+    ///
+    /// # Errors
+    ///
+    /// If the cost exceeds the capacity of every quota.
+    pub fn with_unmatched_cost(self, price: impl Into<Price>) -> Result<Self, CostError> {
         let price = price.into();
-        self.with(|settings| settings.unmatched = price)
+        if let Price::Cost(cost) = price {
+            self.check_capacity("unknown paths and methods", cost)?;
+        }
+        Ok(self.with(|settings| settings.unmatched = price))
     }
 
     /// What these requests get when the store gives no answer, if that is to be another policy than the
@@ -74,8 +86,9 @@ impl<R> RateLimitLayer<R> {
         self.with(|settings| settings.on_store_failure = Some(policy))
     }
 
-    /// Charges CORS preflights like any request. By default they are free: browsers send them without
-    /// credentials, so they have no identity either.
+    /// Charges CORS preflights like any request. By default they go on to the service unchecked: browsers
+    /// send them without credentials, so they have no identity either. A CORS layer outside of this one
+    /// answers them itself.
     pub fn charge_preflights(self) -> Self {
         self.with(|settings| settings.charge_preflights = true)
     }
@@ -96,6 +109,20 @@ impl<R> RateLimitLayer<R> {
             settings: self.settings,
             rejection,
         }
+    }
+
+    fn check_capacity(&self, route: &str, cost: Cost) -> Result<(), CostError> {
+        let capacity = self.settings.limiter.quotas().largest_capacity();
+        if cost.tokens() <= capacity {
+            return Ok(());
+        }
+        let route = route.to_owned();
+        let routes = vec![TooCostly {
+            route,
+            cost,
+            capacity,
+        }];
+        Err(CostError::AboveCapacity { routes })
     }
 
     fn with(mut self, change: impl FnOnce(&mut Settings)) -> Self {

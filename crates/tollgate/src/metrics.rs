@@ -64,7 +64,9 @@ impl Metrics {
     /// Counts in a registry of its own.
     #[must_use]
     pub fn new() -> Self {
-        Self::in_registry(&Registry::new()).expect("nothing else is in a new registry")
+        let registry = Registry::new();
+        let families = sharing::in_new(&registry).expect("nothing else is in a new registry");
+        Self { registry, families }
     }
 
     /// Counts in a registry that the service has already, such as `prometheus::default_registry()`.

@@ -38,6 +38,16 @@ impl<S, R> RateLimit<S, R> {
         }
     }
 
+    /// The service that was made ready, to be called later or dropped; its clone stays behind. See tower's
+    /// [notes on cloning](tower_service::Service#be-careful-when-cloning-inner-services).
+    fn take_ready(&mut self) -> S
+    where
+        S: Clone,
+    {
+        let clone = self.inner.clone();
+        mem::replace(&mut self.inner, clone)
+    }
+
     /// The inner service.
     pub const fn get_ref(&self) -> &S {
         &self.inner
@@ -75,15 +85,14 @@ where
         match self.settings.plan(&mut request) {
             Plan::Pass => ResponseFuture::pass(self.inner.call(request)),
             Plan::Refuse(refusal) => {
+                // A place that the inner service reserved is for others now.
+                drop(self.take_ready());
                 ResponseFuture::refused(self.settings.refuse(&self.rejection, refusal, request))
             }
             Plan::Check(tenant, cost) => {
                 self.settings.mark(request.extensions_mut());
                 let checking = self.settings.check(&tenant, cost);
-                // The service that was made ready is the one to call, later; its clone stays behind. See
-                // https://docs.rs/tower-service/0.3/tower_service/trait.Service.html#be-careful-when-cloning-inner-services
-                let clone = self.inner.clone();
-                let ready = mem::replace(&mut self.inner, clone);
+                let ready = self.take_ready();
                 let settings = self.settings.clone();
                 ResponseFuture::checking(checking, request, ready, settings, self.rejection.clone())
             }

@@ -46,6 +46,7 @@ pub(crate) struct Warned {
     no_tenant: AtomicBool,
     no_address: AtomicBool,
     no_costs: AtomicBool,
+    same_name: AtomicBool,
 }
 
 /// What to do with a request.
@@ -109,7 +110,7 @@ impl Settings {
         if self.missing_identity == MissingIdentity::Exempt {
             return Plan::Pass;
         }
-        if first(&self.warned.no_tenant) {
+        if self.missing_identity == MissingIdentity::Reject && first(&self.warned.no_tenant) {
             tracing::warn!(
                 "a request has no verified identity and is rejected with 401. If that is true of all of \
                  them, the authentication is inside of the rate limiter: add its layer after (outside \
@@ -131,14 +132,18 @@ impl Settings {
             Resolved::Price(cost) => Some(cost),
             Resolved::Exempt => None,
             Resolved::Unpriced => Some(self.default_cost(request)),
-            Resolved::MethodNotAllowed | Resolved::Unmatched => match self.unmatched {
-                Price::Cost(cost) => Some(cost),
-                Price::Exempt => None,
-                Price::Default => Some(self.default_cost.unwrap_or_default()),
-            },
+            Resolved::MethodNotAllowed | Resolved::Unmatched => {
+                // Behind a fallback there may be a router with prices of its own.
+                let default = self.default_cost(request);
+                match self.unmatched {
+                    Price::Cost(cost) => Some(cost),
+                    Price::Exempt => None,
+                    Price::Default => Some(default),
+                }
+            }
             // Not the price of unknown paths: where nothing is known, that would be everything.
-            Resolved::NoTable { .. } if self.default_cost.is_some() => self.default_cost,
-            Resolved::NoTable { .. } => {
+            Resolved::NoTable if self.default_cost.is_some() => self.default_cost,
+            Resolved::NoTable => {
                 if first(&self.warned.no_costs) {
                     warn_of_missing_costs();
                 }
@@ -147,7 +152,7 @@ impl Settings {
         }
     }
 
-    /// Charges the default for want of a price, and leaves word of it to tables further inside.
+    /// The default for want of a price, of which it leaves word to tables further inside.
     fn default_cost<B>(&self, request: &mut Request<B>) -> Cost {
         costs::mark_default(request);
         self.default_cost.unwrap_or_default()
@@ -169,6 +174,18 @@ impl Settings {
 
     /// Notes that this limiter has charged the request.
     pub(crate) fn mark(&self, extensions: &mut Extensions) {
+        let charged = extensions
+            .get::<ChargedBy>()
+            .into_iter()
+            .flat_map(|by| &by.0);
+        let ours = self.limiter.limit();
+        if charged.into_iter().any(|other| other.limit() == ours) && first(&self.warned.same_name) {
+            tracing::warn!(
+                limit = ours.as_str(),
+                "two limiters charge one request under the same name: if they share a store, they share \
+                 buckets too, and charge twice. Name each by `Limiter::builder(..).limit(..)`"
+            );
+        }
         extensions
             .get_or_insert_default::<ChargedBy>()
             .0

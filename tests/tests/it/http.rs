@@ -47,6 +47,11 @@ async fn authenticate(mut request: Request, next: Next) -> Response {
     next.run(request).await
 }
 
+fn rate_limit(capacity: u64) -> RateLimitLayer {
+    let layer = RateLimitLayer::new(limiter(capacity));
+    layer.with_default_cost(1).expect("it fits")
+}
+
 fn app(capacity: u64) -> Router {
     Router::new()
         .route("/ok", get(|| async { "ok" }))
@@ -55,7 +60,7 @@ fn app(capacity: u64) -> Router {
             post(|body: Bytes| async move { body.len().to_string() }),
         )
         .layer(DefaultBodyLimit::disable())
-        .layer(RateLimitLayer::new(limiter(capacity)).with_default_cost(1))
+        .layer(rate_limit(capacity))
         .layer(middleware::from_fn(authenticate))
 }
 
@@ -185,6 +190,7 @@ async fn addresses_come_from_the_connection() {
     let app = Router::new().route("/ok", get(|| async { "ok" })).layer(
         RateLimitLayer::new(limiter(1))
             .with_default_cost(1)
+            .expect("it fits")
             .on_missing_identity(MissingIdentity::Anonymous),
     );
     let address = serve(app).await;

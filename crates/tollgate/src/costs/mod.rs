@@ -63,6 +63,10 @@
 //! 8. **Two prices for one route** panic, as two handlers do.
 //! 9. **A cost that can never fit** the limiter's largest bucket is an error of `into_router`. It is found for
 //!    the routes that stand before the `.layer` with the limiter, by whichever router it is called on.
+//! 10. **Paths are compared as they are sent**, byte by byte, where no route was matched and under wildcards:
+//!     `/%62ig` is not `/big`. So a service that decodes or resolves paths itself, as a proxy does, can be
+//!     reached by spellings that have no line of their own; give the prefix or the wildcard the higher price,
+//!     and single paths the lower. A path with `.` or `..` in it is never exempt by a prefix.
 
 mod entry;
 mod error;

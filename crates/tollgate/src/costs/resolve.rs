@@ -19,10 +19,7 @@ pub(crate) enum Resolved {
     /// There is a table, and no route for the path.
     Unmatched,
     /// There is no table to look in.
-    NoTable {
-        /// Whether a router has found a route. Then a table was probably meant to be there.
-        on_route: bool,
-    },
+    NoTable,
 }
 
 /// A request as a table sees it: the table's paths start where its router does.
@@ -60,9 +57,7 @@ pub(crate) fn resolve<B>(table: Option<&RouteCosts>, request: &Request<B>) -> Re
     if let Some(handed) = request.extensions().get::<super::handover::CostTable>() {
         return handed.resolve(method, route);
     }
-    Resolved::NoTable {
-        on_route: route.is_some(),
-    }
+    Resolved::NoTable
 }
 
 /// Finds the price of a request in the table of the router that routes it.
@@ -113,7 +108,10 @@ impl Asked<'_> {
     }
 
     fn under(&self, costs: &RouteCosts) -> Option<Resolved> {
-        costs.under(self.path).map(Resolved::from)
+        let price = costs.under(self.path)?;
+        // A service that resolves dots serves something else than what lies under the exempt path.
+        let escapes = price == Price::Exempt && has_dot_segment(self.path);
+        (!escapes).then(|| price.into())
     }
 }
 
@@ -127,6 +125,16 @@ impl From<Price> for Resolved {
             Price::Default => Self::Unpriced,
         }
     }
+}
+
+/// Whether a segment is `.` or `..`, however it is written ([RFC 3986, section 5.2.4]).
+///
+/// [RFC 3986, section 5.2.4]: https://www.rfc-editor.org/rfc/rfc3986#section-5.2.4
+fn has_dot_segment(path: &str) -> bool {
+    path.split('/').any(|segment| {
+        let plain = segment.replace("%2e", ".").replace("%2E", ".");
+        matches!(&*plain, "." | "..")
+    })
 }
 
 fn is_wildcard(route: &str) -> bool {

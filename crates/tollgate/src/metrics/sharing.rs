@@ -4,7 +4,7 @@
 //! cannot be compared. So each set of families leaves a marker in its registry: a collector without output,
 //! whose description is of this set alone. A registry that refuses a marker a second time is its own.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use prometheus::{
     Error, Registry,
@@ -14,33 +14,57 @@ use prometheus::{
 
 use super::Families;
 
-/// Every set of families in this process. They are small, and a process has one or two; a registry that is
-/// dropped leaves its set behind.
-static SETS: Mutex<Vec<Arc<Families>>> = Mutex::new(Vec::new());
+/// Every set of families that lives in a registry, with the number of its marker.
+static SETS: Mutex<Sets> = Mutex::new(Sets {
+    next: 0,
+    alive: Vec::new(),
+});
+
+struct Sets {
+    next: u64,
+    alive: Vec<(u64, Weak<Families>)>,
+}
 
 /// The families of `registry`, registered now if it has none.
 pub(super) fn in_registry(registry: &Registry) -> Result<Arc<Families>, Error> {
     let mut sets = SETS.lock().unwrap_or_else(PoisonError::into_inner);
-    let present = |number: usize| -> Result<bool, Error> {
-        match registry.register(Box::new(Marker::new(number)?)) {
-            Ok(()) => registry
-                .unregister(Box::new(Marker::new(number)?))
-                .map(|()| false),
-            Err(Error::AlreadyReg) => Ok(true),
-            Err(error) => Err(error),
-        }
-    };
-    for (number, families) in sets.iter().enumerate() {
-        if present(number)? {
-            return Ok(families.clone());
+    sets.alive
+        .retain(|(_, families)| families.strong_count() > 0);
+    for (number, families) in &sets.alive {
+        if let Some(families) = families.upgrade()
+            && has_marker(registry, *number, &families)?
+        {
+            return Ok(families);
         }
     }
+    sets.add_to(registry)
+}
 
-    let families = Arc::new(Families::new()?);
-    register_all(registry, &families)?;
-    registry.register(Box::new(Marker::new(sets.len())?))?;
-    sets.push(families.clone());
-    Ok(families)
+/// The families of a registry that has none yet.
+pub(super) fn in_new(registry: &Registry) -> Result<Arc<Families>, Error> {
+    SETS.lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .add_to(registry)
+}
+
+impl Sets {
+    fn add_to(&mut self, registry: &Registry) -> Result<Arc<Families>, Error> {
+        let families = Arc::new(Families::new()?);
+        register_all(registry, &families)?;
+        registry.register(Box::new(Marker::new(self.next, &families)?))?;
+        self.alive.push((self.next, Arc::downgrade(&families)));
+        self.next += 1;
+        Ok(families)
+    }
+}
+
+fn has_marker(registry: &Registry, number: u64, families: &Arc<Families>) -> Result<bool, Error> {
+    let marker = || Marker::new(number, families).map(Box::new);
+    match registry.register(marker()?) {
+        Ok(()) => registry.unregister(marker()?).map(|()| false),
+        Err(Error::AlreadyReg) => Ok(true),
+        Err(error) => Err(error),
+    }
 }
 
 /// Registers every family, or none.
@@ -56,23 +80,26 @@ fn register_all(registry: &Registry, families: &Families) -> Result<(), Error> {
     Ok(())
 }
 
-struct Marker(Desc);
+struct Marker {
+    desc: Desc,
+    /// The set lives as long as its registry.
+    _families: Arc<Families>,
+}
 
 impl Marker {
-    fn new(number: usize) -> Result<Self, Error> {
+    fn new(number: u64, families: &Arc<Families>) -> Result<Self, Error> {
         let name = format!("ratelimit_marker_{number}");
-        Ok(Self(Desc::new(
-            name,
-            "Never shown".to_owned(),
-            vec![],
-            Default::default(),
-        )?))
+        let desc = Desc::new(name, "Never shown".to_owned(), vec![], Default::default())?;
+        Ok(Self {
+            desc,
+            _families: families.clone(),
+        })
     }
 }
 
 impl Collector for Marker {
     fn desc(&self) -> Vec<&Desc> {
-        vec![&self.0]
+        vec![&self.desc]
     }
 
     fn collect(&self) -> Vec<MetricFamily> {

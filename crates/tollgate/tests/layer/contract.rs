@@ -191,6 +191,23 @@ async fn the_instance_that_was_made_ready_is_the_one_called() {
     assert_eq!(touchy.inside.load(Ordering::SeqCst), 100);
 }
 
+#[tokio::test]
+async fn a_refusal_gives_back_what_the_inner_service_reserved() {
+    let layer = RateLimitLayer::new(limiter(1, HOURLY).0);
+    let limited = layer.layer(ConcurrencyLimitLayer::new(1).layer(Counting::default()));
+    let unidentified = || Request::new(Body::default());
+    let mut one = limited.clone();
+    for (request, status) in [(request(), 200), (request(), 429), (unidentified(), 401)] {
+        let ready = ServiceExt::<Request<Body>>::ready(&mut one).await;
+        let response = ready.expect("infallible").call(request).await;
+        assert_eq!(response.expect("infallible").status(), status);
+        // The place is free again, though the first instance lives on.
+        let mut other = task::spawn(limited.clone());
+        let ready = other.enter(|cx, mut it| Service::<Request<Body>>::poll_ready(&mut *it, cx));
+        assert!(ready.is_ready(), "after {status}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_concurrency_limit_inside_is_kept() {
     let store = CountingStore::new(MemoryStore::new(), Duration::from_millis(1));

@@ -168,6 +168,32 @@ async fn a_layer_that_cannot_know_the_route_warns() {
 }
 
 #[tokio::test]
+async fn a_priced_router_behind_a_fallback_warns() {
+    let (log, _guard) = Log::capture();
+    let app = CostRouter::new()
+        .route("/x", get(|| async {}))
+        .fallback_service(items().into_router())
+        .layer(layer(10));
+    assert_eq!(remaining(&finish(app), Method::GET, "/items/1").await, "9");
+    assert!(
+        log.text()
+            .contains("outside of the router that holds the costs"),
+        "{}",
+        log.text()
+    );
+}
+
+#[tokio::test]
+async fn two_limiters_of_one_name_on_one_request_warn() {
+    let (log, _guard) = Log::capture();
+    let app = finish(items().layer(layer(10)).layer(layer(20)));
+    for _ in 0..2 {
+        ask(&app, Method::GET, "/items/1").await;
+    }
+    assert_eq!(log.count("under the same name"), 1, "{}", log.text());
+}
+
+#[tokio::test]
 async fn a_limiter_without_a_table_warns_once_unless_that_is_what_was_asked_for() {
     let plain = |layer: RateLimitLayer| {
         let app = Router::new().route("/ok", axum::routing::get(|| async {}));
@@ -181,7 +207,7 @@ async fn a_limiter_without_a_table_warns_once_unless_that_is_what_was_asked_for(
     assert_eq!(log.count("knows no costs of routes"), 1, "{}", log.text());
 
     let (log, _guard) = Log::capture();
-    let app = plain(layer(10).with_default_cost(3));
+    let app = plain(layer(10).with_default_cost(3).expect("it fits"));
     assert_eq!(remaining(&app, Method::GET, "/ok").await, "7");
     assert_eq!(log.count("WARN"), 0, "{}", log.text());
 
@@ -214,6 +240,12 @@ async fn a_missing_identity_is_warned_of_once() {
         log.count("into_make_service_with_connect_info"),
         1,
         "{}",
+        log.text()
+    );
+    assert_eq!(
+        log.count("no verified identity"),
+        0,
+        "one clear word: {}",
         log.text()
     );
 }
@@ -254,11 +286,11 @@ async fn each_method_has_its_price_and_exempt_routes_need_no_identity() {
 
 #[tokio::test]
 async fn unknown_paths_and_methods_can_have_a_price_of_their_own() {
-    let app = finish(items().layer(layer(100).with_unmatched_cost(7)));
+    let app = finish(items().layer(layer(100).with_unmatched_cost(7).expect("it fits")));
     assert_eq!(remaining(&app, Method::GET, "/missing").await, "93");
     assert_eq!(remaining(&app, Method::PUT, "/items/1").await, "86");
     assert_eq!(remaining(&app, Method::GET, "/items/1").await, "81");
-    let app = finish(items().layer(layer(100).with_unmatched_cost(Price::Exempt)));
+    let app = finish(items().layer(layer(100).with_unmatched_cost(Price::Exempt).expect("free")));
     let missing = ask(&app, Method::GET, "/missing").await;
     assert!(missing.status() == 404 && !has(&missing, "ratelimit"));
 }
@@ -286,6 +318,13 @@ fn a_cost_that_no_tier_can_hold_fails_the_build() {
             .contains("POST /export (11 of at most 10)"),
         "{error}"
     );
+
+    let error = layer(10).with_default_cost(11).expect_err("refused");
+    assert!(
+        error.to_string().contains("the default (11 of at most 10)"),
+        "{error}"
+    );
+    assert!(layer(10).with_unmatched_cost(11).is_err());
 
     let table = RouteCosts::new().set(Method::POST, "/export", 11);
     let error = layer(10).with_costs(table).expect_err("refused");

@@ -105,7 +105,7 @@ mod probe {
             let mut all = self.probe.seen.lock().expect("not poisoned");
             all.push(Seen { route, resolved });
             drop(all);
-            if matches!(resolved, Resolved::Unpriced | Resolved::NoTable { .. }) {
+            if matches!(resolved, Resolved::Unpriced | Resolved::NoTable) {
                 mark_default(&mut request);
             }
             self.inner.call(request)

@@ -61,6 +61,16 @@ fn the_most_specific_prefix_wins_and_a_known_path_before_it() {
         Resolved::Exempt
     );
     assert_eq!(resolved(&costs, Method::GET, "/"), Resolved::Unmatched);
+    // Whoever resolves the dots serves something that is not exempt.
+    for path in [
+        "/assets/../x",
+        "/assets/%2e%2E/x",
+        "/assets/./x",
+        "/assets/..",
+    ] {
+        let resolved = resolved(&costs, Method::GET, path);
+        assert_eq!(resolved, Resolved::Unmatched, "{path}");
+    }
 }
 
 #[test]
@@ -69,10 +79,7 @@ fn without_a_table_nothing_is_known() {
         .uri("/items")
         .body(())
         .expect("a request");
-    assert_eq!(
-        resolve(None, &request),
-        Resolved::NoTable { on_route: false }
-    );
+    assert_eq!(resolve(None, &request), Resolved::NoTable);
 }
 
 #[test]

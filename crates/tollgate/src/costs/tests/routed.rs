@@ -15,7 +15,7 @@ use crate::costs::{
     routing::{any, get, on, post},
 };
 
-const NO_TABLE: Resolved = Resolved::NoTable { on_route: true };
+const NO_TABLE: Resolved = Resolved::NoTable;
 
 #[tokio::test]
 async fn each_method_has_its_own_price() {
@@ -212,7 +212,7 @@ async fn a_layer_around_the_router_sees_no_route_and_no_table() {
     let _ = around.oneshot(request).await;
     let seen = probe.take().remove(0);
     assert_eq!(seen.route, None);
-    assert_eq!(seen.resolved, Resolved::NoTable { on_route: false });
+    assert_eq!(seen.resolved, Resolved::NoTable);
 }
 
 #[tokio::test]
