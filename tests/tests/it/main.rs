@@ -5,6 +5,7 @@ mod agreement;
 mod arguments;
 mod breaker;
 mod buckets;
+mod client;
 mod connection;
 mod docs;
 mod error_kinds;
