@@ -1,12 +1,18 @@
 //! The harness for tests that need real servers. Everything listens on loopback, on free ports, and ends
 //! with the value that started it.
 
+mod background;
 mod checks;
+mod fault_proxy;
 mod redis_server;
+mod resp;
 mod script;
+mod stub_server;
 
 pub use self::{
     checks::{charge, check, quota},
+    fault_proxy::{Fault, FaultProxy},
     redis_server::{RedisServer, free_port},
     script::{Script, argv},
+    stub_server::{Answer, StubServer},
 };

@@ -105,6 +105,32 @@ impl RedisServer {
         assert!(self.answers(), "redis-server did not come back");
     }
 
+    /// Stops it as it stands, as `kill -STOP` does: its connections stay open and nobody answers.
+    ///
+    /// # Panics
+    ///
+    /// If it has ended.
+    pub fn pause(&self) {
+        self.signal("STOP");
+    }
+
+    /// Lets it go on after [`pause`](Self::pause).
+    ///
+    /// # Panics
+    ///
+    /// If it has ended.
+    pub fn resume(&self) {
+        self.signal("CONT");
+    }
+
+    fn signal(&self, signal: &str) {
+        // Sending a signal takes `unsafe` or another program; every shell has `kill`.
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -s {signal} {}", self.process.id())])
+            .status();
+        assert!(sent.expect("a shell").success(), "no process to signal");
+    }
+
     /// One number of `INFO section`, such as `total_connections_received` of `stats`; 0 if it is not there.
     ///
     /// # Panics
@@ -185,4 +211,31 @@ fn spawn(port: u16, args: &[String], dir: &TempDir) -> Child {
         .stdout(Stdio::null())
         .spawn()
         .expect("`redis-server` in the PATH (Debian: apt-get install redis-server)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_paused_server_answers_after_the_pause() {
+        let server = RedisServer::start();
+        let mut connection = server.connection();
+        let mut ping = |millis| {
+            connection
+                .set_read_timeout(Some(Duration::from_millis(millis)))
+                .expect("a socket option");
+            redis::cmd("PING").query::<String>(&mut connection)
+        };
+        assert!(ping(10_000).is_ok());
+        server.pause();
+        assert!(ping(200).is_err());
+        server.resume();
+        drop(connection);
+        assert_eq!(
+            server.calls("ping"),
+            2,
+            "also the one that nobody waited for"
+        );
+    }
 }
