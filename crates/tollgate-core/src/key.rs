@@ -113,6 +113,13 @@ impl KeySpace {
         self.build("global", None, limit, None)
     }
 
+    /// The key under which the replicas of `group` are counted: `<prefix>:{replicas}:<group>`. It is no
+    /// bucket.
+    #[must_use]
+    pub fn replicas(&self, group: &LimitName) -> String {
+        format!("{}:{{replicas}}:{group}", self.prefix)
+    }
+
     fn build(
         &self,
         scope: &str,

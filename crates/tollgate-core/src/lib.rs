@@ -9,6 +9,7 @@ mod key;
 mod limit;
 mod memory;
 mod quota;
+mod replicas;
 mod store;
 mod tenant;
 
@@ -22,6 +23,7 @@ pub use self::{
     limit::{InvalidName, Limit, LimitName},
     memory::MemoryStore,
     quota::{InvalidQuota, MAX_TOKENS, Quota, Rate},
+    replicas::ReplicaCount,
     store::{ChargeState, CheckFuture, ErrorKind, Store, StoreError},
     tenant::{ANONYMOUS, EmptyId, Tenant},
 };

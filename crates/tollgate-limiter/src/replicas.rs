@@ -1,39 +1,12 @@
-//! How many replicas share a limit.
+//! Where the number of replicas comes from.
 
-use std::{env, fmt, sync::Arc};
+use std::{env, fmt};
+
+pub use tollgate_core::ReplicaCount;
 
 mod dns;
 
 pub use self::dns::DnsReplicas;
-
-/// How many replicas a tenant's limit is divided by while the store is away.
-///
-/// Implementations answer at once, from what they knew last, and keep that when its source goes away. The
-/// number is wrong for a while when the fleet grows or shrinks: see each one for how long. Fewer than 1
-/// counts as 1.
-///
-/// | source | choose it when | lags by |
-/// |---|---|---|
-/// | a `u32` | the number is fixed | until the next deploy |
-/// | [`env_replicas`] | the deployment knows the number | until the next start |
-/// | [`DnsReplicas`] | Kubernetes, with a headless service | its interval, plus the DNS server's TTL |
-/// | heartbeats in Redis | anywhere else | the life of a heartbeat; frozen while Redis is away |
-pub trait ReplicaCount: fmt::Debug + Send + Sync + 'static {
-    /// The last known number.
-    fn replicas(&self) -> u32;
-}
-
-impl ReplicaCount for u32 {
-    fn replicas(&self) -> u32 {
-        *self
-    }
-}
-
-impl<R: ReplicaCount + ?Sized> ReplicaCount for Arc<R> {
-    fn replicas(&self) -> u32 {
-        (**self).replicas()
-    }
-}
 
 /// The number of replicas from an environment variable, read once.
 ///

@@ -1,12 +1,6 @@
 //! How a store comes about.
 
-use std::{fmt, time::Duration};
-
-use fred::{
-    clients::Client,
-    interfaces::{ClientLike, EventInterface},
-};
-use tokio::time::timeout;
+use std::{error::Error, fmt, time::Duration};
 
 use crate::{ConnectError, RedisStore, config};
 
@@ -70,22 +64,16 @@ impl RedisStoreBuilder {
         }
         let config = config::parse(&self.url)?;
         let address = config.server.hosts()[0].to_string();
-        let client = config::client(config)?;
-        let mut errors = client.error_rx();
-        let store = RedisStore::start(client.clone(), address.clone(), self.deadline);
-
-        if is_connected_soon(&client).await {
-            store.load_script().await;
-            return Ok(store);
+        let store = RedisStore::start(config, address.clone(), self.deadline);
+        match store.wait(CONNECT_WAIT).await {
+            Ok(()) => store.load_script().await,
+            Err(error) if self.strict => {
+                let reason = error.source().map(ToString::to_string).unwrap_or_default();
+                return Err(ConnectError::Unreachable { address, reason });
+            }
+            // Said in the log by whoever goes on trying.
+            Err(_) => {}
         }
-        let reason = match errors.try_recv() {
-            Ok((error, _)) => error.details().to_owned(),
-            Err(_) => format!("no answer within {CONNECT_WAIT:?}"),
-        };
-        if self.strict {
-            return Err(ConnectError::Unreachable { address, reason });
-        }
-        tracing::warn!(%address, %reason, "Redis cannot be reached; trying again until it can");
         Ok(store)
     }
 }
@@ -100,10 +88,4 @@ impl fmt::Debug for RedisStoreBuilder {
             .field("strict", &self.strict)
             .finish_non_exhaustive()
     }
-}
-
-async fn is_connected_soon(client: &Client) -> bool {
-    // The state is what counts: the event may pass between fred's look at the state and its wait.
-    let _ = timeout(CONNECT_WAIT, client.wait_for_connect()).await;
-    client.is_connected()
 }

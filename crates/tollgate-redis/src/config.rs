@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use fred::{
     clients::Client,
+    error::Error,
     types::{
         Builder,
-        config::{
-            Config, ConnectionConfig, Options, ReconnectPolicy, TcpConfig, UnresponsiveConfig,
-        },
+        config::{Config, ConnectionConfig, Options, TcpConfig},
     },
 };
 use socket2::TcpKeepalive;
@@ -19,8 +18,8 @@ use crate::ConnectError;
 /// longer than a check: a slow handshake must not keep the store from ever connecting.
 pub(crate) const SETUP_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Commands that wait while the connection is being restored. They time out where they stand, but leave the
-/// queue only when it moves again; without a bound an outage would fill the memory.
+/// Commands that wait while fred is stuck in a write. They time out where they stand, but leave the queue only
+/// when it moves again; without a bound an outage would fill the memory.
 const MAX_QUEUED: usize = 8_192;
 
 /// Reads a URL without ever repeating it, since it may hold a password.
@@ -39,23 +38,21 @@ pub(crate) fn parse(url: &str) -> Result<Config, ConnectError> {
         // fred would ignore the name, and be somebody else than was meant.
         return bad("it has a user name without a password");
     }
-    // A service starts without Redis: the first connection is tried for as long as any later one.
-    config.fail_fast = false;
+    // One attempt; the supervisor makes the next.
+    config.fail_fast = true;
     Ok(config)
 }
 
-/// A client that is not connected yet.
-pub(crate) fn client(config: Config) -> Result<Client, ConnectError> {
+/// A client that is not connected yet, and has one connection in its life: without a policy to reconnect,
+/// its task ends when the connection does.
+pub(crate) fn client(config: Config) -> Result<Client, Error> {
     let mut builder = Builder::from_config(config);
-    builder.set_policy(reconnect_policy());
     builder.with_connection_config(set_connection);
     // For what carries no timeout of its own; fred's default is to wait for ever.
     builder.with_performance_config(|performance| {
         performance.default_command_timeout = SETUP_TIMEOUT;
     });
-    builder
-        .build()
-        .map_err(|error| ConnectError::Url(error.details().to_owned()))
+    builder.build()
 }
 
 /// What each script call is sent with.
@@ -84,13 +81,9 @@ fn set_connection(connection: &mut ConnectionConfig) {
     connection.reconnect_on_auth_error = true;
     // fred's feature `custom-reconnect-errors` stays off: after READONLY or LOADING it would drop the
     // connection and hand the error to every call in flight, also to those that the server did run. The
-    // store itself reconnects after READONLY, and LOADING passes without that.
-    // Closes a connection on which nothing came back for a second after the latest write. That takes a
-    // second without a write; the store itself looks after busy connections.
-    connection.unresponsive = UnresponsiveConfig {
-        max_timeout: Some(Duration::from_secs(1)),
-        interval: Duration::from_millis(400),
-    };
+    // store itself reconnects after READONLY, and LOADING passes without that. Its watch for unresponsive
+    // connections stays off as well: it counts the silence from the latest write, so that under steady
+    // traffic it never notices. The store asks for itself.
     connection.tcp = tcp();
 }
 
@@ -109,12 +102,6 @@ fn tcp() -> TcpConfig {
         user_timeout: Some(Duration::from_secs(2)),
         ..TcpConfig::default()
     }
-}
-
-/// For ever (0 attempts), from 50 ms doubling to 2 s. fred adds up to 100 ms of jitter, so that a fleet does
-/// not come back in step. Its default is not to reconnect at all.
-fn reconnect_policy() -> ReconnectPolicy {
-    ReconnectPolicy::new_exponential(0, 50, 2_000, 2)
 }
 
 #[cfg(test)]

@@ -20,6 +20,25 @@ pub(crate) fn while_loading(error: FredError) -> StoreError {
     StoreError::new(failure.kind(), ChargeState::NotCharged, Cause(error))
 }
 
+/// Why there is no connection. What is asked meanwhile is not sent at all.
+pub(crate) fn of_connection(error: FredError) -> StoreError {
+    let kind = match of_call(error.clone()).kind() {
+        // It was no check that took too long.
+        ErrorKind::Timeout | ErrorKind::Other => ErrorKind::Io,
+        kind => kind,
+    };
+    StoreError::new(kind, ChargeState::NotCharged, Cause(error))
+}
+
+/// A connection was given up because nothing came back.
+pub(crate) fn silent() -> StoreError {
+    StoreError::new(
+        ErrorKind::Io,
+        ChargeState::NotCharged,
+        "Redis had fallen silent",
+    )
+}
+
 /// The error code of a reply, such as `OOM`; `None` for the client's own errors, which are sentences.
 ///
 /// Before version 7, Redis wraps what a command inside a script answered:

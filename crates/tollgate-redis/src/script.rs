@@ -1,4 +1,4 @@
-//! The script on the server.
+//! A script on the server.
 
 use std::fmt;
 
@@ -12,37 +12,51 @@ use tokio::{
     runtime::Handle,
     time::{Instant, timeout_at},
 };
-use tollgate_core::{ChargeState, Check, ErrorKind, StoreError};
+use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
 use crate::{config, failure, single_flight::SingleFlight};
 
-const TOKEN_BUCKET: &str = include_str!("../lua/token_bucket.lua");
-
-/// `token_bucket.lua`, called by its hash and loaded when the server does not know it.
+/// A script, called by its hash and loaded when the server does not know it.
 pub(crate) struct Script {
-    client: Client,
+    source: &'static str,
     runtime: Handle,
     sha: String,
     loading: SingleFlight<Result<(), Error>>,
 }
 
 impl Script {
-    pub(crate) fn new(client: Client, runtime: Handle) -> Self {
+    /// `token_bucket.lua`.
+    pub(crate) fn token_bucket(runtime: Handle) -> Self {
+        Self::new(include_str!("../lua/token_bucket.lua"), runtime)
+    }
+
+    /// `replicas.lua`.
+    pub(crate) fn replicas(runtime: Handle) -> Self {
+        Self::new(include_str!("../lua/replicas.lua"), runtime)
+    }
+
+    fn new(source: &'static str, runtime: Handle) -> Self {
         Self {
-            client,
+            source,
             runtime,
-            sha: fred::util::sha1_hash(TOKEN_BUCKET),
+            sha: fred::util::sha1_hash(source),
             loading: SingleFlight::new(),
         }
     }
 
-    /// Calls the script; if the server lost it, loads it and calls it once more. No other failure leads to
-    /// a second call, because no other says for certain that nothing ran.
-    pub(crate) async fn call(&self, check: &Check, deadline: Instant) -> Result<Value, StoreError> {
-        match self.call_once(check, deadline).await {
+    /// Calls the script with what `args` makes of its hash; if the server lost it, loads it and calls it
+    /// once more. No other failure leads to a second call, because no other says for certain that nothing
+    /// ran.
+    pub(crate) async fn call(
+        &self,
+        client: &Client,
+        args: impl Fn(&str) -> Vec<String>,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        match self.call_once(client, args(&self.sha), deadline).await {
             Err(error) if error.kind() == ErrorKind::NoScript => {
-                self.load(deadline).await?;
-                self.call_once(check, deadline).await
+                self.load(client, deadline).await?;
+                self.call_once(client, args(&self.sha), deadline).await
             }
             outcome => outcome,
         }
@@ -50,11 +64,12 @@ impl Script {
 
     /// Loads the script, together with all who want that now. The task behind it is nobody's in particular
     /// and has more time than a check, so that a slow load ends one day.
-    pub(crate) async fn load(&self, deadline: Instant) -> Result<(), StoreError> {
-        let client = self.client.clone();
-        let loading = self.loading.join(&self.runtime, async move {
-            client.script_load(TOKEN_BUCKET).await
-        });
+    pub(crate) async fn load(&self, client: &Client, deadline: Instant) -> Result<(), StoreError> {
+        let (client, source) = (client.clone(), self.source);
+        let loading = self.loading.join(
+            &self.runtime,
+            async move { client.script_load(source).await },
+        );
         match timeout_at(deadline, loading.wait()).await {
             Ok(Some(Ok(()))) => Ok(()),
             Ok(Some(Err(error))) => Err(failure::while_loading(error)),
@@ -68,12 +83,20 @@ impl Script {
 
     /// Whether the connection answers nothing for much longer than a check. A server that is merely slow does
     /// answer, and loading again is what every user of the script may do.
-    pub(crate) async fn is_silent(&self) -> bool {
-        let loaded = self.load(Instant::now() + config::SETUP_TIMEOUT).await;
-        matches!(loaded, Err(error) if error.kind() == ErrorKind::Timeout)
+    pub(crate) async fn is_silent(&self, client: &Client) -> bool {
+        let loaded = self
+            .load(client, Instant::now() + config::SETUP_TIMEOUT)
+            .await;
+        // An error without a reply means that the queue is full, or the connection gone already.
+        matches!(loaded, Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io))
     }
 
-    async fn call_once(&self, check: &Check, deadline: Instant) -> Result<Value, StoreError> {
+    async fn call_once(
+        &self,
+        client: &Client,
+        args: Vec<String>,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
         let left = deadline.saturating_duration_since(Instant::now());
         // To fred, zero means no timeout.
         if left.is_zero() {
@@ -82,35 +105,11 @@ impl Script {
                 "the deadline had passed already",
             ));
         }
-        let client = self.client.with_options(&config::call_options(left));
-        let args = self.args(check);
+        let client = client.with_options(&config::call_options(left));
         // Not fred's `evalsha`: a client with options does not have it, but derefs to one without options
         // that does, and so would wait in the queue of a lost connection.
         let evalsha = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
         client.custom(evalsha, args).await.map_err(failure::of_call)
-    }
-
-    /// The hash, the keys, `capacity rate cost` for each key, then `count` and `shadow` as far as they are not
-    /// the defaults.
-    fn args(&self, check: &Check) -> Vec<String> {
-        let charges = check.charges();
-        let mut args = Vec::with_capacity(4 * charges.len() + 4);
-        args.extend([self.sha.clone(), charges.len().to_string()]);
-        args.extend(charges.iter().map(|charge| charge.key.to_string()));
-        for charge in charges {
-            let quota = &charge.limit.quota;
-            args.push(quota.capacity().to_string());
-            // The shortest decimal that reads back as the same double, never with an exponent.
-            args.push(quota.rate().per_second().to_string());
-            args.push(charge.cost.tokens().to_string());
-        }
-        if check.count() != 1 || check.shadow() != 0 {
-            args.push(check.count().to_string());
-        }
-        if check.shadow() != 0 {
-            args.push(check.shadow().to_string());
-        }
-        args
     }
 }
 

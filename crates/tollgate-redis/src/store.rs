@@ -2,37 +2,40 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use fred::{clients::Client, interfaces::ClientLike, types::ConnectHandle};
+use fred::types::{Value, config::Config};
 use tokio::{
     runtime::Handle,
+    task::coop::consume_budget,
     time::{Instant, sleep},
 };
 use tollgate_core::{Check, CheckFuture, Decision, ErrorKind, Store, StoreError};
 
 use crate::{
-    ConnectError, RedisStoreBuilder, config, reply, run_out::RunOut, script::Script,
+    ConnectError, RedisStoreBuilder, arguments, config,
+    connection::{Complaint, Connection, Current, Fault},
+    reply,
+    run_out::RunOut,
+    script::Script,
     single_flight::SingleFlight,
 };
 
-/// Between two attempts to mend the connection: a server that stays read-only is not to be hammered.
-const MENDING_PAUSE: Duration = Duration::from_millis(500);
+/// Between two looks at a connection on which something failed.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Token buckets in Redis or Valkey: one `EVALSHA` per check.
 ///
-/// Clones are cheap and share one connection. It is closed when the last clone and the last pending check
-/// are dropped.
+/// Clones are cheap and share one connection. It is closed when the last clone, the last
+/// [`Heartbeats`](crate::Heartbeats) and the last pending check are dropped.
 #[derive(Clone)]
 pub struct RedisStore {
     inner: Arc<Inner>,
 }
 
 struct Inner {
-    client: Client,
+    connection: Connection,
     script: Arc<Script>,
     runtime: Handle,
-    mending: SingleFlight<()>,
-    /// fred's task: the connection lives in it.
-    task: ConnectHandle,
+    looking: SingleFlight<()>,
     address: String,
     deadline: Duration,
 }
@@ -65,13 +68,12 @@ impl RedisStore {
     }
 
     /// Starts to connect, and keeps on trying.
-    pub(crate) fn start(client: Client, address: String, deadline: Duration) -> Self {
+    pub(crate) fn start(config: Config, address: String, deadline: Duration) -> Self {
         let runtime = Handle::current();
         let inner = Inner {
-            script: Arc::new(Script::new(client.clone(), runtime.clone())),
-            task: client.connect(),
-            mending: SingleFlight::new(),
-            client,
+            connection: Connection::start(config, address.clone(), &runtime),
+            script: Arc::new(Script::token_bucket(runtime.clone())),
+            looking: SingleFlight::new(),
             runtime,
             address,
             deadline,
@@ -81,12 +83,35 @@ impl RedisStore {
         }
     }
 
+    /// Waits for the connection.
+    pub(crate) async fn wait(&self, patience: Duration) -> Result<(), StoreError> {
+        self.inner.connection.wait(patience).await
+    }
+
     /// Spares the first check a round trip. A failure shows again at that check, with its kind.
     pub(crate) async fn load_script(&self) {
         let deadline = Instant::now() + config::SETUP_TIMEOUT;
-        if let Err(error) = self.inner.script.load(deadline).await {
+        let loaded = match self.inner.connection.current().client {
+            Ok(client) => self.inner.script.load(&client, deadline).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = loaded {
             tracing::warn!(address = %self.inner.address, %error, "cannot load the script");
         }
+    }
+
+    pub(crate) fn runtime(&self) -> &Handle {
+        &self.inner.runtime
+    }
+
+    /// Calls another script, over the connection of the checks.
+    pub(crate) async fn call(
+        &self,
+        script: &Script,
+        args: impl Fn(&str) -> Vec<String>,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        self.inner.call(script, args, deadline).await
     }
 }
 
@@ -129,40 +154,54 @@ impl fmt::Debug for RedisStore {
 
 impl Inner {
     async fn decide(&self, check: Check, deadline: Instant) -> Result<Decision, StoreError> {
-        let reply = self.script.call(&check, deadline).await;
-        if let Err(error) = &reply {
-            self.mend(error.kind());
-        }
-        reply::decide(check, &reply?)
+        let args = |sha: &str| arguments::of_check(sha, &check);
+        let reply = self.call(&self.script, args, deadline).await?;
+        reply::decide(check, &reply)
     }
 
-    /// Replaces a connection that fred would keep, in the background.
+    async fn call(
+        &self,
+        script: &Script,
+        args: impl Fn(&str) -> Vec<String>,
+        deadline: Instant,
+    ) -> Result<Value, StoreError> {
+        let current = self.connection.current();
+        let client = match &current.client {
+            Ok(client) => client,
+            Err(error) => {
+                // A caller that asks again and again would not let the runtime connect.
+                consume_budget().await;
+                return Err(error.clone());
+            }
+        };
+        let reply = script.call(client, args, deadline).await;
+        if let Err(error) = &reply {
+            self.look_into(error.kind(), current);
+        }
+        reply
+    }
+
+    /// Finds out in the background whether the connection is still of use, and complains if not.
     ///
-    /// A server that became a replica keeps its connections; behind the same name, a new one may lead to the
-    /// new primary. And a connection may fall silent: fred counts the silence from the latest write, so under
-    /// steady traffic it never notices.
-    fn mend(&self, kind: ErrorKind) {
+    /// A server that became a replica keeps its connections. And a connection may fall silent, or the client
+    /// get stuck: nothing but asking tells.
+    fn look_into(&self, kind: ErrorKind, current: Current) {
         if !matches!(kind, ErrorKind::ReadOnly | ErrorKind::Timeout) {
             return;
         }
-        let (client, script) = (self.client.clone(), self.script.clone());
-        self.mending.join(&self.runtime, async move {
-            let is_useless = kind == ErrorKind::ReadOnly || script.is_silent().await;
-            // Without a connection, fred is at it already.
-            if is_useless && client.is_connected() {
-                // If it fails, fred goes on trying by itself.
-                let _ = client.force_reconnection().await;
+        let (script, complaints) = (self.script.clone(), self.connection.complaints());
+        self.looking.join(&self.runtime, async move {
+            let fault = match (kind, current.client) {
+                (ErrorKind::ReadOnly, _) => Some(Fault::ReadOnly),
+                (_, Ok(client)) => script.is_silent(&client).await.then_some(Fault::Silent),
+                (_, Err(_)) => None,
+            };
+            if let Some(fault) = fault {
+                let number = current.number;
+                // A queue that is full holds the same complaint.
+                let _ = complaints.try_send(Complaint { number, fault });
             }
-            sleep(MENDING_PAUSE).await;
+            sleep(LOOK_PAUSE).await;
         });
-    }
-}
-
-// === impl Inner ===
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        // fred's task holds a client of its own, so it would go on for ever.
-        self.task.abort();
     }
 }

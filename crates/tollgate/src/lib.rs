@@ -41,4 +41,4 @@ pub use tollgate_limiter::{
 };
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use tollgate_redis::{ConnectError, RedisStore, RedisStoreBuilder};
+pub use tollgate_redis::{ConnectError, Heartbeats, RedisStore, RedisStoreBuilder};

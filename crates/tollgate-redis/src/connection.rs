@@ -1,0 +1,104 @@
+//! The connection of the moment, and whoever looks after it.
+
+use std::time::Duration;
+
+use fred::{clients::Client, types::config::Config};
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, watch},
+    task::AbortHandle,
+    time::timeout,
+};
+use tollgate_core::{ChargeState, ErrorKind, StoreError};
+
+use crate::supervisor::Supervisor;
+
+/// One connection after the other, each with a client of its own.
+///
+/// fred's ways to reconnect are not used: it may replay what was in flight, queue calls while it is away,
+/// wait for ever on a peer that is silent, or stop trying without a word. So its client ends with its
+/// connection, and a supervisor builds the next one, with the same settings. Dropping this value ends the
+/// supervisor and closes what is open.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    current: watch::Receiver<Current>,
+    complaints: mpsc::Sender<Complaint>,
+    supervisor: AbortHandle,
+}
+
+/// What calls are to use now.
+#[derive(Clone, Debug)]
+pub(crate) struct Current {
+    /// Tells connections apart.
+    pub(crate) number: u64,
+    /// The client, or why there is none.
+    pub(crate) client: Result<Client, StoreError>,
+}
+
+/// A connection that is up, and of no use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Complaint {
+    pub(crate) number: u64,
+    pub(crate) fault: Fault,
+}
+
+/// Why a connection is of no use although it is up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// Nothing comes back.
+    Silent,
+    /// The server has become a replica. Behind the same name, a new connection may lead to the new primary.
+    ReadOnly,
+}
+
+impl Connection {
+    /// Starts to connect, and never stops.
+    pub(crate) fn start(config: Config, address: String, runtime: &Handle) -> Self {
+        let none = StoreError::new(
+            ErrorKind::Io,
+            ChargeState::NotCharged,
+            "not yet connected to Redis",
+        );
+        let (publish, current) = watch::channel(Current {
+            number: 0,
+            client: Err(none),
+        });
+        // More complaints than one about the same connection say nothing new.
+        let (complaints, heard) = mpsc::channel(1);
+        let supervisor = Supervisor::new(config, address, publish, heard);
+        Self {
+            current,
+            complaints,
+            supervisor: runtime.spawn(supervisor.run()).abort_handle(),
+        }
+    }
+
+    pub(crate) fn current(&self) -> Current {
+        self.current.borrow().clone()
+    }
+
+    /// Waits until there is a connection.
+    ///
+    /// # Errors
+    ///
+    /// If there is none within `patience`; with the latest reason.
+    pub(crate) async fn wait(&self, patience: Duration) -> Result<(), StoreError> {
+        let mut current = self.current.clone();
+        // Whatever ends the wait, the state says how it went.
+        let _ = timeout(patience, current.wait_for(|now| now.client.is_ok())).await;
+        self.current().client.map(drop)
+    }
+
+    /// Where to complain about the present connection. Complaints about former ones are not heard.
+    pub(crate) fn complaints(&self) -> mpsc::Sender<Complaint> {
+        self.complaints.clone()
+    }
+}
+
+// === impl Connection ===
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.supervisor.abort();
+    }
+}

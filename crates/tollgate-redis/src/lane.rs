@@ -1,0 +1,74 @@
+//! One client with one connection.
+
+use std::time::Duration;
+
+use fred::{
+    clients::Client,
+    error::{Error, ErrorKind},
+    interfaces::ClientLike,
+    types::{ConnectHandle, config::Config},
+};
+use tokio::time::sleep;
+
+use crate::config;
+
+/// How often to look whether the client is connected.
+const GLANCE: Duration = Duration::from_millis(2);
+
+/// A client that is connected, until its connection ends; then it is of no more use. Dropping it closes the
+/// connection, whatever the client's task is waiting for.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    client: Client,
+    /// fred's task: the connection lives in it.
+    task: ConnectHandle,
+}
+
+impl Lane {
+    /// Makes one attempt. It ends within two [`SETUP_TIMEOUT`](config::SETUP_TIMEOUT)s: one for the
+    /// connection, one for the login.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future closes whatever was opened.
+    pub(crate) async fn open(config: Config) -> Result<Self, Error> {
+        let client = config::client(config)?;
+        let mut lane = Self {
+            task: client.connect(),
+            client,
+        };
+        // fred tells the event only to those who waited before, and drops it if it comes in between.
+        while !lane.client.is_connected() {
+            tokio::select! {
+                error = lane.ended() => return Err(error),
+                () = sleep(GLANCE) => {}
+            }
+        }
+        Ok(lane)
+    }
+
+    pub(crate) const fn client(&self) -> &Client {
+        &self.client
+    }
+
+    /// Waits for the end of the connection, or of the client's task in any other way, such as a panic.
+    pub(crate) async fn ended(&mut self) -> Error {
+        match (&mut self.task).await {
+            Ok(Err(error)) => error,
+            Ok(Ok(())) => Error::new(ErrorKind::IO, "the connection was closed"),
+            Err(broken) => Error::new(
+                ErrorKind::Unknown,
+                format!("the client's task ended: {broken}"),
+            ),
+        }
+    }
+}
+
+// === impl Lane ===
+
+impl Drop for Lane {
+    fn drop(&mut self) {
+        // fred's task holds a client of its own, so it would go on for ever.
+        self.task.abort();
+    }
+}

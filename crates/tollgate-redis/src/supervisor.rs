@@ -1,0 +1,132 @@
+//! Who replaces connections.
+
+use fred::{clients::Client, error::Error, types::config::Config};
+use tokio::{
+    sync::{mpsc, watch},
+    time::{sleep, timeout},
+};
+use tollgate_core::StoreError;
+
+use crate::{
+    connection::{Complaint, Current, Fault},
+    failure,
+    journal::Journal,
+    lane::Lane,
+    pauses::{LASTING, Pauses},
+};
+
+/// Keeps one connection up: when it ends, or is of no use, it makes the next one.
+///
+/// Never more than one attempt at a time, with the pauses of [`Pauses`] between them, so that a fleet of
+/// replicas does not storm a server that comes back.
+pub(crate) struct Supervisor {
+    config: Config,
+    publish: watch::Sender<Current>,
+    complaints: mpsc::Receiver<Complaint>,
+    pauses: Pauses,
+    journal: Journal,
+    number: u64,
+}
+
+/// Why a connection is given up.
+enum End {
+    /// It, or the client's task, ended by itself.
+    Lost(Error),
+    /// It is still up.
+    Useless(Fault),
+}
+
+impl Supervisor {
+    pub(crate) fn new(
+        config: Config,
+        address: String,
+        publish: watch::Sender<Current>,
+        complaints: mpsc::Receiver<Complaint>,
+    ) -> Self {
+        Self {
+            config,
+            publish,
+            complaints,
+            pauses: Pauses::new(),
+            journal: Journal::new(address),
+            number: 0,
+        }
+    }
+
+    /// Runs until it is dropped, which closes the connection.
+    pub(crate) async fn run(mut self) {
+        // A read-only server still answers reads and denials, so it is kept until there is a better one.
+        let mut kept = None;
+        loop {
+            match Lane::open(self.config.clone()).await {
+                Ok(lane) => {
+                    self.up(lane.client().clone());
+                    kept = self.watch(lane, kept.take()).await;
+                }
+                Err(error) => {
+                    drop(kept.take());
+                    self.down(failure::of_connection(error));
+                }
+            }
+            sleep(self.pauses.next_pause()).await;
+        }
+    }
+
+    /// Watches a connection until it is to be replaced; gives back one that is better than none meanwhile.
+    /// The `former` one is closed later: there may be calls in flight on it.
+    async fn watch(&mut self, mut lane: Lane, former: Option<Lane>) -> Option<Lane> {
+        let early = Self::end(&mut lane, &mut self.complaints, self.number);
+        let end = if let Ok(end) = timeout(LASTING, early).await {
+            end
+        } else {
+            drop(former);
+            self.pauses.reset();
+            self.journal.up();
+            Self::end(&mut lane, &mut self.complaints, self.number).await
+        };
+        match end {
+            End::Lost(error) => {
+                self.down(failure::of_connection(error));
+                None
+            }
+            End::Useless(Fault::Silent) => {
+                self.down(failure::silent());
+                None
+            }
+            End::Useless(Fault::ReadOnly) => {
+                self.journal.read_only();
+                Some(lane)
+            }
+        }
+    }
+
+    async fn end(lane: &mut Lane, complaints: &mut mpsc::Receiver<Complaint>, number: u64) -> End {
+        loop {
+            tokio::select! {
+                error = lane.ended() => return End::Lost(error),
+                complaint = complaints.recv() => match complaint {
+                    Some(complaint) if complaint.number == number => return End::Useless(complaint.fault),
+                    Some(_) => {}
+                    // The store is gone, and this task is about to be.
+                    None => std::future::pending().await,
+                },
+            }
+        }
+    }
+
+    fn up(&mut self, client: Client) {
+        self.number += 1;
+        self.publish.send_replace(Current {
+            number: self.number,
+            client: Ok(client),
+        });
+    }
+
+    fn down(&mut self, error: StoreError) {
+        self.journal.down(&error);
+        self.publish.send_replace(Current {
+            number: self.number,
+            client: Err(error),
+        });
+    }
+}
