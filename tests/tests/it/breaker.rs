@@ -51,6 +51,7 @@ async fn bench() -> Bench {
         .observer(metrics.clone());
     let layer = RateLimitLayer::new(limiter.build().expect("a limiter"))
         .with_default_cost(1)
+        .expect("it fits")
         .with_identity(|_: &axum::http::Extensions| Tenant::new("42", "pro").ok());
     let boom = || async {
         assert_eq!(1 + 1, 3, "expected by the test");

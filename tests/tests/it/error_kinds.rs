@@ -46,6 +46,7 @@ async fn apps(url: &str) -> Vec<App> {
             .observer(metrics.clone());
         let layer = RateLimitLayer::new(limiter.build().expect("a limiter"))
             .with_default_cost(1)
+            .expect("it fits")
             .with_identity(|_: &axum::http::Extensions| Tenant::new("42", "pro").ok());
         apps.push(App {
             router: Router::new()
