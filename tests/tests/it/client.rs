@@ -1,7 +1,11 @@
 //! What the Redis client is known to do wrong as it is shipped, and must not do here; each against a real
 //! server behind a proxy.
 
-use std::{fs, time::Duration};
+use std::{
+    io::{BufRead, BufReader},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 use tokio::{
     task::JoinSet,
@@ -142,75 +146,37 @@ async fn a_silent_connection_hangs_no_call_and_is_replaced() {
     assert_eq!(charged(&server), 2, "what was swallowed did not run");
 }
 
-/// The machine's count of this process's pages would include all other tests, so the test runs itself anew
-/// as a process that does nothing else.
 #[test]
-fn a_minute_of_silence_takes_no_memory_and_leaves_nothing_behind() {
-    let mut child = std::process::Command::new(std::env::current_exe().expect("this binary"));
-    child.args([
-        "--exact",
-        "--ignored",
-        "client::checks_against_a_silent_redis",
-    ]);
-    let output = child.output().expect("a process");
-    let told = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{told}");
-    assert!(told.contains("1 passed"), "{told}");
-}
-
-/// 1 000 checks a second, without a breaker before the store: it alone must not queue without bound.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run by a_minute_of_silence_takes_no_memory_and_leaves_nothing_behind, as a process of its own"]
-async fn checks_against_a_silent_redis() {
+fn silence_takes_no_memory_and_leaves_nothing_behind() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let builder = RedisStore::builder(&proxy.url()).strict(true);
-    let store = builder
-        .deadline(Duration::from_millis(25))
-        .connect()
-        .await
-        .expect("a store");
-    let ask_for = async |ticks: u32| {
-        let mut ticker = tokio::time::interval(Duration::from_millis(10));
-        let mut calls = JoinSet::new();
-        for _ in 0..ticks {
-            ticker.tick().await;
-            for _ in 0..10 {
-                let store = store.clone();
-                calls.spawn(async move { ask(&store).await });
-            }
-            while calls.try_join_next().is_some() {}
-        }
-        calls.join_all().await;
-    };
-    ask_for(100).await;
+    let mut child = Command::new(env!("CARGO_BIN_EXE_silence"))
+        .arg(proxy.url())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a process");
+    let output = BufReader::new(child.stdout.take().expect("its output"));
+    let mut lines = output.lines().map(|line| line.expect("UTF-8"));
+    let mut told = || lines.next().expect("the process says why it ended above");
+
+    assert_eq!(told(), "ready");
     let served = charged(&server);
     assert!(served > 0);
     proxy.set(Fault::BlackHole);
-    // What an outage takes at once is taken in its first seconds.
-    ask_for(200).await;
-    let early = resident_kib();
-    ask_for(800).await;
-    let grown = resident_kib().saturating_sub(early);
+    let grown = told();
+    let kib = grown
+        .strip_prefix("grown ")
+        .and_then(|kib| kib.parse::<u64>().ok());
     assert!(
-        grown < 2_048,
+        kib.expect("a number") < 2_048,
         "{grown} KiB in 8 s of silence; a queue of 8 000 calls is more"
     );
     let sent_late = charged(&server) - served;
     proxy.set(Fault::None);
-    works_within_5s(&store).await;
-    sleep(Duration::from_millis(500)).await;
+    assert_eq!(told(), "back");
+    assert!(child.wait().expect("our own child").success());
     // In the second before the silence is noticed 1 000 calls were written; they were in the network, and no
     // client can call them back. Of the 9 000 after that, none.
     let late = charged(&server) - served - sent_late;
     assert!(late <= 1_500, "{late} of 10 000 ran after all");
-}
-
-fn resident_kib() -> u64 {
-    let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
-    let pages = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|it| it.parse::<u64>().ok());
-    pages.expect("the resident pages") * 4
 }
