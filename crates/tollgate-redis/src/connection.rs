@@ -6,8 +6,8 @@ use fred::{clients::Client, types::config::Config};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
-    task::AbortHandle,
-    time::timeout,
+    task::{AbortHandle, coop::consume_budget},
+    time::{Instant, timeout, timeout_at},
 };
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
@@ -33,6 +33,8 @@ pub(crate) struct Current {
     pub(crate) number: u64,
     /// The client, or why there is none.
     pub(crate) client: Result<Client, StoreError>,
+    /// Whether one is being connected at this moment.
+    pub(crate) connecting: bool,
 }
 
 /// A connection that is up, and of no use.
@@ -62,6 +64,7 @@ impl Connection {
         let (publish, current) = watch::channel(Current {
             number: 0,
             client: Err(none),
+            connecting: true,
         });
         // More complaints than one about the same connection say nothing new.
         let (complaints, heard) = mpsc::channel(1);
@@ -75,6 +78,22 @@ impl Connection {
 
     pub(crate) fn current(&self) -> Current {
         self.current.borrow().clone()
+    }
+
+    /// What to use now; while a connection is being made, what comes of that, as far as it is there by the
+    /// deadline. So a connection that is lost and made again within milliseconds fails nobody, and between
+    /// two attempts nobody waits.
+    pub(crate) async fn settled(&self, deadline: Instant) -> Current {
+        let is_settled = |now: &Current| now.client.is_ok() || !now.connecting;
+        let current = self.current();
+        if is_settled(&current) {
+            // A caller that asks again and again would not let the runtime connect.
+            consume_budget().await;
+            return current;
+        }
+        let mut changes = self.current.clone();
+        let _ = timeout_at(deadline, changes.wait_for(is_settled)).await;
+        self.current()
     }
 
     /// Waits until there is a connection.

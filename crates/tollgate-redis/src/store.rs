@@ -5,7 +5,6 @@ use std::{fmt, sync::Arc, time::Duration};
 use fred::types::{Value, config::Config};
 use tokio::{
     runtime::Handle,
-    task::coop::consume_budget,
     time::{Instant, sleep},
 };
 use tollgate_core::{Check, CheckFuture, Decision, ErrorKind, Store, StoreError};
@@ -111,7 +110,8 @@ impl RedisStore {
         args: impl Fn(&str) -> Vec<String>,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        self.inner.call(script, args, deadline).await
+        let current = self.inner.connection.settled(deadline).await;
+        self.inner.call(current, script, args, deadline).await
     }
 }
 
@@ -134,12 +134,14 @@ impl Store for RedisStore {
         let deadline = check
             .deadline()
             .map_or_else(|| Instant::now() + inner.deadline, Instant::from_std);
-        // To its end also when the caller leaves, as a limiter does at the deadline: only then is a connection
-        // that has fallen silent noticed.
-        let runtime = inner.runtime.clone();
-        CheckFuture::new(RunOut::new(runtime, async move {
-            inner.decide(check, deadline).await
-        }))
+        CheckFuture::new(async move {
+            let current = inner.connection.settled(deadline).await;
+            // To its end also when the caller leaves, as a limiter does at the deadline: only then is a
+            // connection that has fallen silent noticed.
+            let runtime = inner.runtime.clone();
+            let decided = async move { inner.decide(current, check, deadline).await };
+            RunOut::new(runtime, decided).await
+        })
     }
 }
 
@@ -153,27 +155,25 @@ impl fmt::Debug for RedisStore {
 }
 
 impl Inner {
-    async fn decide(&self, check: Check, deadline: Instant) -> Result<Decision, StoreError> {
+    async fn decide(
+        &self,
+        current: Current,
+        check: Check,
+        deadline: Instant,
+    ) -> Result<Decision, StoreError> {
         let args = |sha: &str| arguments::of_check(sha, &check);
-        let reply = self.call(&self.script, args, deadline).await?;
+        let reply = self.call(current, &self.script, args, deadline).await?;
         reply::decide(check, &reply)
     }
 
     async fn call(
         &self,
+        current: Current,
         script: &Script,
         args: impl Fn(&str) -> Vec<String>,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        let current = self.connection.current();
-        let client = match &current.client {
-            Ok(client) => client,
-            Err(error) => {
-                // A caller that asks again and again would not let the runtime connect.
-                consume_budget().await;
-                return Err(error.clone());
-            }
-        };
+        let client = current.client.as_ref().map_err(Clone::clone)?;
         let reply = script.call(client, args, deadline).await;
         if let Err(error) = &reply {
             self.look_into(error.kind(), current);

@@ -58,6 +58,12 @@ impl Supervisor {
         // A read-only server still answers reads and denials, so it is kept until there is a better one.
         let mut kept = None;
         loop {
+            self.publish.send_if_modified(|now| {
+                // To those who use a connection that is still up, another one is no news.
+                let news = now.client.is_err() && !now.connecting;
+                now.connecting = true;
+                news
+            });
             match Lane::open(self.config.clone()).await {
                 Ok(lane) => {
                     self.up(lane.client().clone());
@@ -68,7 +74,12 @@ impl Supervisor {
                     self.down(failure::of_connection(error));
                 }
             }
-            sleep(self.pauses.next_pause()).await;
+            let pause = self.pauses.next_pause();
+            if !pause.is_zero() {
+                self.publish
+                    .send_if_modified(|now| std::mem::replace(&mut now.connecting, false));
+                sleep(pause).await;
+            }
         }
     }
 
@@ -119,6 +130,7 @@ impl Supervisor {
         self.publish.send_replace(Current {
             number: self.number,
             client: Ok(client),
+            connecting: false,
         });
     }
 
@@ -127,6 +139,8 @@ impl Supervisor {
         self.publish.send_replace(Current {
             number: self.number,
             client: Err(error),
+            // Until it turns out that there is a pause first.
+            connecting: true,
         });
     }
 }

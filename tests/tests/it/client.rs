@@ -1,0 +1,216 @@
+//! What the Redis client is known to do wrong as it is shipped, and must not do here; each against a real
+//! server behind a proxy.
+
+use std::{fs, time::Duration};
+
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, timeout},
+};
+use tollgate_core::{ChargeState, ErrorKind, Store};
+use tollgate_redis::RedisStore;
+use tollgate_tests::{Fault, FaultProxy, RedisServer, check, quota};
+
+use crate::{
+    faults::{BACK_WITHIN, SCHEDULING},
+    support::state,
+};
+
+const DEADLINE: Duration = Duration::from_millis(200);
+const CAPACITY: u64 = 1_000_000;
+
+async fn behind(proxy: &FaultProxy) -> RedisStore {
+    let builder = RedisStore::builder(&proxy.url()).strict(true);
+    builder.deadline(DEADLINE).connect().await.expect("a store")
+}
+
+async fn ask(store: &RedisStore) -> Result<(), ErrorKind> {
+    let check = check("a", quota(CAPACITY, "36/h"), 1);
+    store
+        .check(check)
+        .await
+        .map(drop)
+        .map_err(|error| error.kind())
+}
+
+fn charged(server: &RedisServer) -> u64 {
+    let state = state(&mut server.connection(), "tg:{tenant:a}:default");
+    CAPACITY - state.map_or(CAPACITY, |(tokens, _)| tokens.round() as u64)
+}
+
+async fn works_within_5s(store: &RedisStore) {
+    let end = Instant::now() + BACK_WITHIN;
+    while let Err(kind) = ask(store).await {
+        assert!(Instant::now() < end, "{kind:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+#[tokio::test]
+async fn calls_in_flight_are_not_replayed_on_the_next_connection() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.port());
+    let store = behind(&proxy).await;
+    ask(&store).await.expect("a decision");
+    proxy.set(Fault::HoldReplies);
+    let mut calls = JoinSet::new();
+    for _ in 0..20 {
+        let call = store.check(check("a", quota(CAPACITY, "36/h"), 1));
+        calls.spawn(call);
+    }
+    timeout(Duration::from_secs(5), async {
+        while proxy.commands("EVALSHA") < 21 {
+            sleep(Duration::from_millis(1)).await;
+        }
+    })
+    .await
+    .expect("all sent");
+    proxy.reset_present();
+    for answer in calls.join_all().await {
+        let error = answer.expect_err("the connection is gone");
+        assert_eq!(error.charge(), ChargeState::Unknown, "{error}");
+    }
+    proxy.set(Fault::None);
+    works_within_5s(&store).await;
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(charged(&server), proxy.commands("EVALSHA"), "each ran once");
+    assert_eq!(charged(&server), 22);
+}
+
+#[tokio::test]
+async fn a_client_whose_connection_ended_is_followed_by_another_however_often() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.port());
+    let store = behind(&proxy).await;
+    for _ in 0..5 {
+        proxy.reset_present();
+        works_within_5s(&store).await;
+    }
+    assert!(proxy.connections() >= 6);
+    // The former ones are closed: one is the store's, one is our look.
+    timeout(Duration::from_secs(5), async {
+        while server.info("clients", "connected_clients") > 2 {
+            sleep(Duration::from_millis(10)).await;
+        }
+    })
+    .await
+    .expect("one connection");
+}
+
+/// No reply ever comes, and the socket's buffers fill up until the client is stuck in a write.
+#[tokio::test]
+async fn a_client_that_is_stuck_in_a_write_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.port());
+    let store = behind(&proxy).await;
+    ask(&store).await.expect("a decision");
+    proxy.silence_present();
+    // Ids of a thousand bytes are hashed, so it takes many: 8 charges in each.
+    let charges = (0..8).map(|i| {
+        tollgate_tests::charge(
+            "a",
+            &format!("limit-{}-{i}", "x".repeat(50)),
+            quota(10, "1/h"),
+            1,
+        )
+    });
+    let large = tollgate_core::Check::new(charges.collect()).expect("a check");
+    let mut calls = JoinSet::new();
+    for _ in 0..6_000 {
+        calls.spawn(store.check(large.clone()));
+    }
+    let answers = calls.join_all().await;
+    assert!(answers.iter().all(Result::is_err));
+    works_within_5s(&store).await;
+}
+
+#[tokio::test]
+async fn a_silent_connection_hangs_no_call_and_is_replaced() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.port());
+    let store = behind(&proxy).await;
+    ask(&store).await.expect("a decision");
+    proxy.silence_present();
+    let start = Instant::now();
+    assert_eq!(ask(&store).await, Err(ErrorKind::Timeout));
+    assert!(
+        start.elapsed() < DEADLINE + SCHEDULING,
+        "{:?}",
+        start.elapsed()
+    );
+    works_within_5s(&store).await;
+    assert_eq!(charged(&server), 2, "what was swallowed did not run");
+}
+
+/// The machine's count of this process's pages would include all other tests, so the test runs itself anew
+/// as a process that does nothing else.
+#[test]
+fn a_minute_of_silence_takes_no_memory_and_leaves_nothing_behind() {
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this binary"));
+    child.args([
+        "--exact",
+        "--ignored",
+        "client::checks_against_a_silent_redis",
+    ]);
+    let output = child.output().expect("a process");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("1 passed"), "{told}");
+}
+
+/// 1 000 checks a second, without a breaker before the store: it alone must not queue without bound.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "run by a_minute_of_silence_takes_no_memory_and_leaves_nothing_behind, as a process of its own"]
+async fn checks_against_a_silent_redis() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.port());
+    let builder = RedisStore::builder(&proxy.url()).strict(true);
+    let store = builder
+        .deadline(Duration::from_millis(25))
+        .connect()
+        .await
+        .expect("a store");
+    let ask_for = async |ticks: u32| {
+        let mut ticker = tokio::time::interval(Duration::from_millis(10));
+        let mut calls = JoinSet::new();
+        for _ in 0..ticks {
+            ticker.tick().await;
+            for _ in 0..10 {
+                let store = store.clone();
+                calls.spawn(async move { ask(&store).await });
+            }
+            while calls.try_join_next().is_some() {}
+        }
+        calls.join_all().await;
+    };
+    ask_for(100).await;
+    let served = charged(&server);
+    assert!(served > 0);
+    proxy.set(Fault::BlackHole);
+    // What an outage takes at once is taken in its first seconds.
+    ask_for(200).await;
+    let early = resident_kib();
+    ask_for(800).await;
+    let grown = resident_kib().saturating_sub(early);
+    assert!(
+        grown < 2_048,
+        "{grown} KiB in 8 s of silence; a queue of 8 000 calls is more"
+    );
+    let sent_late = charged(&server) - served;
+    proxy.set(Fault::None);
+    works_within_5s(&store).await;
+    sleep(Duration::from_millis(500)).await;
+    // In the second before the silence is noticed 1 000 calls were written; they were in the network, and no
+    // client can call them back. Of the 9 000 after that, none.
+    let late = charged(&server) - served - sent_late;
+    assert!(late <= 1_500, "{late} of 10 000 ran after all");
+}
+
+fn resident_kib() -> u64 {
+    let statm = fs::read_to_string("/proc/self/statm").expect("Linux");
+    let pages = statm
+        .split(' ')
+        .nth(1)
+        .and_then(|it| it.parse::<u64>().ok());
+    pages.expect("the resident pages") * 4
+}

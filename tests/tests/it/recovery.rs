@@ -1,0 +1,141 @@
+//! A Redis that comes back, or is another one by now: shared limits return by themselves, and nobody storms
+//! the server.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tollgate::FailurePolicy;
+use tollgate_tests::{Fault, FaultProxy, RedisServer};
+
+use crate::faults::{BACK_WITHIN, DEADLINE, Load, Replica, one_of_each};
+
+fn run(server: &RedisServer, command: &[&str]) {
+    let mut cmd = redis::cmd(command[0]);
+    let done = cmd
+        .arg(&command[1..])
+        .query::<redis::Value>(&mut server.connection());
+    done.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+}
+
+fn kill_clients(server: &RedisServer, user: &str) {
+    run(server, &["CLIENT", "KILL", "USER", user]);
+}
+
+/// The attempts of one replica in `span`, with a few that follow a loss at once.
+fn most_attempts(span: Duration) -> u64 {
+    10 + 2 * span.as_secs()
+}
+
+#[tokio::test]
+async fn a_demoted_primary_is_left_although_it_keeps_its_connections() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let proxy = FaultProxy::start(old.port());
+    let replicas = one_of_each(&proxy.url()).await;
+    for replica in &replicas {
+        replica.shared().await;
+    }
+    let loads: Vec<_> = replicas
+        .iter()
+        .map(|it| Load::start(it, Duration::from_millis(10)))
+        .collect();
+    run(&old, &["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    proxy.retarget(new.port());
+    let demoted = Instant::now();
+    for (replica, load) in replicas.iter().zip(loads) {
+        let back = replica.is_back(demoted).await;
+        assert!(back < BACK_WITHIN, "{}: {back:?}", replica.policy);
+        load.stop().await.keeps_to(replica.policy);
+        assert!(replica.errors("readonly") > 0, "{}", replica.policy);
+        assert!(replica.charged(&new) > 0, "{}", replica.policy);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_stays_read_only_is_not_stormed() {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.port());
+    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    replica.shared().await;
+    run(&server, &["REPLICAOF", "127.0.0.1", "1"]);
+    let (before, span) = (proxy.connections(), Duration::from_secs(4));
+    let load = Load::start(&replica, Duration::from_millis(2));
+    sleep(span).await;
+    let attempts = proxy.connections() - before;
+    assert!((1..=most_attempts(span)).contains(&attempts), "{attempts}");
+    run(&server, &["REPLICAOF", "NO", "ONE"]);
+    let back = replica.is_back(Instant::now()).await;
+    assert!(back < BACK_WITHIN, "{back:?}");
+    load.stop().await.keeps_to("open");
+}
+
+#[tokio::test]
+async fn a_moved_address_is_followed() {
+    let (mut old, new) = (RedisServer::start(), RedisServer::start());
+    let proxy = FaultProxy::start(old.port());
+    let replica = Replica::start(&proxy.url(), FailurePolicy::Closed, DEADLINE).await;
+    replica.shared().await;
+    proxy.retarget(new.port());
+    old.kill();
+    let back = replica.is_back(Instant::now()).await;
+    assert!(back < BACK_WITHIN, "{back:?}");
+    assert!(replica.charged(&new) > 0);
+}
+
+#[tokio::test]
+async fn a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back() {
+    let server = RedisServer::start();
+    let rights = ["~tg:*", "+evalsha", "+script|load", "+get", "+set", "+pttl"];
+    let set_password = |password: &str| {
+        let user = ["ACL", "SETUSER", "limiter", "on", "resetpass"];
+        run(&server, &[&user[..], &[password], &rights].concat());
+        kill_clients(&server, "limiter");
+    };
+    set_password(">secret");
+    let proxy = FaultProxy::start(server.port());
+    let url = format!("redis://limiter:secret@127.0.0.1:{}", proxy.port());
+    let replicas = one_of_each(&url).await;
+    for replica in &replicas {
+        replica.shared().await;
+    }
+    let loads: Vec<_> = replicas
+        .iter()
+        .map(|it| Load::start(it, Duration::from_millis(5)))
+        .collect();
+    set_password(">other");
+    let (before, span) = (proxy.connections(), Duration::from_secs(4));
+    sleep(span).await;
+    let attempts = proxy.connections() - before;
+    let most = 3 * most_attempts(span);
+    assert!(
+        (3..=most).contains(&attempts),
+        "{attempts} of three replicas"
+    );
+    set_password(">secret");
+    let restored = Instant::now();
+    for (replica, load) in replicas.iter().zip(loads) {
+        let back = replica.is_back(restored).await;
+        assert!(back < BACK_WITHIN, "{}: {back:?}", replica.policy);
+        load.stop().await.keeps_to(replica.policy);
+        assert!(replica.errors("auth") > 0, "{}", replica.policy);
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_refuses_or_is_silent_is_not_stormed() {
+    let server = RedisServer::start();
+    for fault in [Fault::Reset, Fault::BlackHole] {
+        let proxy = FaultProxy::start(server.port());
+        let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+        replica.shared().await;
+        let load = Load::start(&replica, Duration::from_millis(2));
+        proxy.set(fault);
+        let (before, span) = (proxy.connections(), Duration::from_secs(4));
+        sleep(span).await;
+        let attempts = proxy.connections() - before;
+        assert!(
+            (1..=most_attempts(span)).contains(&attempts),
+            "{fault:?}: {attempts}"
+        );
+        load.stop().await.keeps_to("open");
+    }
+}
