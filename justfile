@@ -29,6 +29,10 @@ quickstart:
 fleet *ARGS:
     cargo run --release --example fleet -- {{ARGS}}
 
+# the fault lab: every way in which Redis fails, under every policy (about 5 minutes)
+faults *ARGS:
+    cargo run --release -p tollgate-tests --bin faults -- {{ARGS}}
+
 # licences, sources and advisories of the dependencies (needs cargo-deny)
 deny:
     cargo deny check

@@ -26,7 +26,7 @@ pub struct BreakerSettings {
     pub at_least: u32,
     /// The window of the failure rate. Default 10 s.
     pub window: Duration,
-    /// How long it stays open at first, give or take a fifth. Default 250 ms.
+    /// How long it stays open at first, less up to a fifth of it. Default 250 ms.
     pub cool_down: Duration,
     /// It stays open twice as long after each probe that fails, up to this. Default 2 s.
     pub longest_cool_down: Duration,
@@ -237,8 +237,9 @@ impl State {
     }
 
     fn open(now: Instant, cool_down: Duration) -> Self {
-        // Replicas that lost the same store together do not come back to it together.
-        let jitter = 0.8 + 0.4 * fastrand::f64();
+        // Replicas that lost the same store together do not come back to it together. Never longer: a demoted
+        // server can cost two cool-downs, one whose probe finds out and one for its connection to be replaced.
+        let jitter = 0.8 + 0.2 * fastrand::f64();
         Self::Open {
             until: now + cool_down.mul_f64(jitter),
             cool_down,

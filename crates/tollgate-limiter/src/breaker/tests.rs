@@ -185,7 +185,7 @@ async fn one_probe_goes_through_and_closes_it() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_cool_down_doubles_up_to_its_bound_with_jitter() {
+async fn the_cool_down_doubles_up_to_its_bound_and_jitter_only_shortens_it() {
     let bench = Bench::new(BreakerSettings::default());
     bench.open().await;
     for millis in [250, 500, 1_000, 2_000, 2_000] {
@@ -195,8 +195,8 @@ async fn the_cool_down_doubles_up_to_its_bound_with_jitter() {
         }
         let pause = start.elapsed().as_millis();
         assert!(
-            (millis * 4 / 5..=millis * 6 / 5 + 1).contains(&pause),
-            "{pause} ms, not {millis}"
+            (millis * 4 / 5..=millis + 1).contains(&pause),
+            "{pause} ms, more than {millis} or much less"
         );
     }
     // Closing makes it start anew.
