@@ -72,7 +72,7 @@ async fn replies_just_above_the_deadline() {
 
 #[tokio::test]
 async fn reset_in_mid_reply() {
-    survives_at_the_proxy(Fault::CutReplies, 200).await;
+    survives_at_the_proxy(Fault::CutReplies, 15).await;
 }
 
 #[tokio::test]
