@@ -100,6 +100,8 @@ impl StubServer {
 }
 
 async fn serve(mut client: TcpStream, state: Arc<Mutex<State>>) {
+    // As Redis does: a reply does not wait for the one before it to be acknowledged.
+    let _ = client.set_nodelay(true);
     let mut commands = Commands::default();
     let mut bytes = vec![0; 16 * 1024];
     while let Ok(length @ 1..) = client.read(&mut bytes).await {

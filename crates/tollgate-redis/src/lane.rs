@@ -72,3 +72,19 @@ impl Drop for Lane {
         self.task.abort();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_client_whose_task_panics_has_ended() {
+        let config = config::parse("redis://127.0.0.1:1").expect("a good URL");
+        let mut lane = Lane {
+            client: config::client(config).expect("a client"),
+            task: tokio::spawn(async { panic!("expected by the test") }),
+        };
+        let error = lane.ended().await;
+        assert!(error.details().contains("panic"), "{error}");
+    }
+}

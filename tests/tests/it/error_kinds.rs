@@ -28,35 +28,35 @@ struct App {
 }
 
 /// One app of each policy on the Redis at `url`.
-async fn apps(url: &str) -> Vec<App> {
-    let policies = [
-        FailurePolicy::Open,
-        FailurePolicy::Closed,
-        FailurePolicy::local(2),
-    ];
-    let mut apps = Vec::new();
-    for policy in policies {
-        let (name, metrics) = (policy.as_str(), Metrics::new());
-        let store = RedisStore::connect(url).await.expect("a store");
-        let quota = Quota::new(10, "1/h").expect("a quota");
-        let limiter = Limiter::builder(store)
-            .quotas(Quotas::new(quota))
-            .on_store_failure(policy)
-            .deadline(Duration::from_millis(300))
-            .observer(metrics.clone());
-        let layer = RateLimitLayer::new(limiter.build().expect("a limiter"))
-            .with_default_cost(1)
-            .expect("it fits")
-            .with_identity(|_: &axum::http::Extensions| Tenant::new("42", "pro").ok());
-        apps.push(App {
-            router: Router::new()
-                .route("/", get(|| async { "ok" }))
-                .layer(layer),
-            metrics,
-            policy: name,
-        });
+async fn apps(url: &str) -> [App; 3] {
+    tokio::join!(
+        app(url, FailurePolicy::Open),
+        app(url, FailurePolicy::Closed),
+        app(url, FailurePolicy::local(2)),
+    )
+    .into()
+}
+
+async fn app(url: &str, policy: FailurePolicy) -> App {
+    let (name, metrics) = (policy.as_str(), Metrics::new());
+    let store = RedisStore::connect(url).await.expect("a store");
+    let quota = Quota::new(10, "1/h").expect("a quota");
+    let limiter = Limiter::builder(store)
+        .quotas(Quotas::new(quota))
+        .on_store_failure(policy)
+        .deadline(Duration::from_millis(300))
+        .observer(metrics.clone());
+    let layer = RateLimitLayer::new(limiter.build().expect("a limiter"))
+        .with_default_cost(1)
+        .expect("it fits")
+        .with_identity(|_: &axum::http::Extensions| Tenant::new("42", "pro").ok());
+    App {
+        router: Router::new()
+            .route("/", get(|| async { "ok" }))
+            .layer(layer),
+        metrics,
+        policy: name,
     }
-    apps
 }
 
 impl App {

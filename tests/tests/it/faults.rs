@@ -11,7 +11,7 @@ use std::{
 
 use tokio::{
     task::JoinHandle,
-    time::{Instant, MissedTickBehavior, interval, sleep},
+    time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tollgate::{
     Cost, Decision, FailurePolicy, Limiter, Metrics, Quota, Quotas, RedisStore, Source, Tenant,
@@ -74,9 +74,14 @@ impl Replica {
 
     /// Asks until Redis decides.
     pub(crate) async fn shared(&self) {
-        while self.check().await.source != Source::Store {
-            sleep(Duration::from_millis(10)).await;
-        }
+        let asking = async {
+            while self.check().await.source != Source::Store {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        // Longer than allowed: by how much it was late is worth knowing.
+        let decided = timeout(3 * BACK_WITHIN, asking).await;
+        assert!(decided.is_ok(), "{}: not back at all", self.policy);
     }
 
     /// Checks that limits are shared again, and stay so.
@@ -125,16 +130,13 @@ impl Replica {
 
 /// A replica of each policy.
 pub(crate) async fn one_of_each(url: &str) -> Vec<Replica> {
-    let policies = [
-        FailurePolicy::Open,
-        FailurePolicy::Closed,
-        FailurePolicy::local(REPLICAS),
-    ];
-    let mut replicas = Vec::new();
-    for policy in policies {
-        replicas.push(Replica::start(url, policy, DEADLINE).await);
-    }
-    replicas
+    let start = |policy| Replica::start(url, policy, DEADLINE);
+    let (open, closed, local) = tokio::join!(
+        start(FailurePolicy::Open),
+        start(FailurePolicy::Closed),
+        start(FailurePolicy::local(REPLICAS)),
+    );
+    vec![open, closed, local]
 }
 
 /// Requests to one replica at a steady pace.

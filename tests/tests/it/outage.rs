@@ -11,7 +11,7 @@ use crate::faults::{
     survives,
 };
 
-const SPAN: Duration = Duration::from_millis(1_500);
+const SPAN: Duration = Duration::from_millis(1_200);
 
 async fn survives_at_the_proxy(fault: Fault, most_late: u64) {
     let mut server = RedisServer::start();
@@ -72,7 +72,7 @@ async fn replies_just_above_the_deadline() {
 
 #[tokio::test]
 async fn reset_in_mid_reply() {
-    survives_at_the_proxy(Fault::CutReplies, 200).await;
+    survives_at_the_proxy(Fault::CutReplies, 15).await;
 }
 
 #[tokio::test]
@@ -269,8 +269,9 @@ async fn refused_from_the_start() {
     let start = Instant::now();
     let replicas = one_of_each(&format!("redis://127.0.0.1:{port}")).await;
     assert!(
-        start.elapsed() < 3 * Duration::from_secs(3),
-        "three that each start within 3 s"
+        start.elapsed() < Duration::from_secs(3),
+        "{:?}",
+        start.elapsed()
     );
     let loads: Vec<_> = replicas
         .iter()
