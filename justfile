@@ -29,7 +29,7 @@ quickstart:
 fleet *ARGS:
     cargo run --release --example fleet -- {{ARGS}}
 
-# the fault lab: every way in which Redis fails, under every policy (about 5 minutes)
+# the fault lab: every way in which Redis fails, under every policy (4 to 5 minutes)
 faults *ARGS:
     cargo run --release -p tollgate-tests --bin faults -- {{ARGS}}
 

@@ -55,7 +55,7 @@ Options:
   --help          print this
 
 Each fault is tried on 3 replica processes with 300 requests per second; the policies of one fault
-run side by side. All of it takes about 5 minutes, and 10 with --full.
+run side by side. All of it takes 4 to 5 minutes, and 6 to 7 with --full.
 
 Exits with 1 if a promise was broken, and with 2 if the lab could not run.
 ";
