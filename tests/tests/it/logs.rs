@@ -1,0 +1,73 @@
+//! What an operator reads in the log: one line for each change, none for each request.
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep};
+use tollgate::FailurePolicy;
+use tollgate_tests::{Fault, FaultProxy, RedisServer};
+
+use crate::faults::{DEADLINE, Load, Replica};
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Lines {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().expect("no panic").extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Lines {
+    fn take(&self) -> Vec<String> {
+        let bytes = std::mem::take(&mut *self.0.lock().expect("no panic"));
+        let text = String::from_utf8(bytes).expect("UTF-8");
+        text.lines().map(str::to_owned).collect()
+    }
+}
+
+/// On one thread with all of its tasks, so that only its own lines are caught.
+#[tokio::test]
+async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
+    let lines = Lines::default();
+    let writer = lines.clone();
+    let subscriber = tracing_subscriber::fmt()
+        .with_ansi(false)
+        .with_writer(move || writer.clone())
+        .finish();
+    let _caught = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber);
+    let server = RedisServer::start();
+    let proxy = FaultProxy::start(server.port());
+    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    replica.shared().await;
+    sleep(Duration::from_millis(1_200)).await;
+    assert_eq!(lines.take(), [""; 0], "nothing to tell on a good day");
+
+    let load = Load::start(&replica, Duration::from_millis(2));
+    proxy.set(Fault::Refuse);
+    sleep(Duration::from_millis(2_500)).await;
+    let started = lines.take();
+    assert_eq!(started.len(), 2, "{started:#?}");
+    for said in ["no connection to Redis", "store fails"] {
+        let warns = |line: &String| line.contains(said) && line.contains("WARN");
+        assert!(started.iter().any(warns), "{said}: {started:#?}");
+    }
+
+    proxy.set(Fault::None);
+    replica.is_back(Instant::now()).await;
+    sleep(Duration::from_millis(1_200)).await;
+    let ended = lines.take();
+    assert_eq!(ended.len(), 2, "{ended:#?}");
+    for said in ["connected to Redis again", "store answers again"] {
+        assert!(ended.iter().any(|line| line.contains(said)), "{ended:#?}");
+    }
+    load.stop().await.keeps_to("open");
+}
