@@ -9,6 +9,7 @@ use std::{
 use tokio::time::{Instant, sleep};
 use tollgate::FailurePolicy;
 use tollgate_tests::{Fault, FaultProxy, RedisServer};
+use tracing::{Dispatch, subscriber::NoSubscriber};
 
 use crate::faults::{DEADLINE, Load, Replica};
 
@@ -43,7 +44,10 @@ async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
-    let _caught = tracing_subscriber::util::SubscriberInitExt::set_default(subscriber);
+    // With a single listener, the thread that comes to a line of the log first is asked whether it listens,
+    // and the answer is kept for all; and that may be the thread of another test.
+    let _second = Dispatch::new(NoSubscriber::new());
+    let _caught = tracing::subscriber::set_default(subscriber);
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;

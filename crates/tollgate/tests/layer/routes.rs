@@ -15,7 +15,10 @@ use tollgate::{
     },
 };
 use tower::ServiceExt;
-use tracing::subscriber::DefaultGuard;
+use tracing::{
+    Dispatch,
+    subscriber::{DefaultGuard, NoSubscriber},
+};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::support::{self, HOURLY, has, header, tenant};
@@ -24,16 +27,25 @@ use crate::support::{self, HOURLY, has, header, tenant};
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<u8>>>);
 
+/// Listens while it lives.
+struct Listening {
+    _ours: DefaultGuard,
+    /// With a single listener, the thread that comes to a line of the log first is asked whether it listens,
+    /// and the answer is kept for all; and that may be the thread of another test.
+    _second: Dispatch,
+}
+
 impl Log {
-    fn capture() -> (Self, DefaultGuard) {
+    fn capture() -> (Self, Listening) {
         let log = Self::default();
+        let _second = Dispatch::new(NoSubscriber::new());
         let subscriber = tracing_subscriber::fmt()
             .with_max_level(tracing::Level::DEBUG)
-            .with_writer(log.clone());
-        (
-            log,
-            tracing::subscriber::set_default(subscriber.with_ansi(false).finish()),
-        )
+            .with_writer(log.clone())
+            .with_ansi(false)
+            .finish();
+        let _ours = tracing::subscriber::set_default(subscriber);
+        (log, Listening { _ours, _second })
     }
 
     fn text(&self) -> String {
