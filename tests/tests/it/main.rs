@@ -15,6 +15,7 @@ mod fleet;
 mod heartbeats;
 mod http;
 mod identities;
+mod lab;
 mod logs;
 mod outage;
 mod recovery;

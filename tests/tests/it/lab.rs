@@ -1,0 +1,41 @@
+//! The fault lab itself, on its quickest fault.
+
+use std::process::Command;
+
+#[test]
+fn the_lab_finds_every_promise_kept_where_memory_is_full() {
+    let output = Command::new(env!("CARGO_BIN_EXE_faults"))
+        .args([
+            "--fault",
+            "full",
+            "--policy",
+            "local",
+            "--seconds",
+            "2",
+            "--json",
+        ])
+        .output()
+        .expect("the lab");
+    let told = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}\n{said}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert!(report.to_string().contains("\"full\""), "{told}");
+}
+
+#[test]
+fn the_lab_says_what_is_wrong_with_its_options() {
+    for args in [
+        &["--fault", "nonsense"][..],
+        &["--policy", "nonsense"],
+        &["--seconds", "0"],
+        &["--nonsense"],
+    ] {
+        let output = Command::new(env!("CARGO_BIN_EXE_faults"))
+            .args(args)
+            .output()
+            .expect("the lab");
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(!output.stderr.is_empty(), "{args:?}");
+    }
+}
