@@ -148,7 +148,7 @@ async fn a_silent_connection_hangs_no_call_and_is_replaced() {
 /// The machine's count of this process's pages would include all other tests, so the test runs itself anew
 /// as a process that does nothing else.
 #[test]
-fn a_minute_of_silence_takes_no_memory_and_leaves_nothing_behind() {
+fn ten_seconds_of_silence_take_no_memory_and_leaves_nothing_behind() {
     let mut child = std::process::Command::new(std::env::current_exe().expect("this binary"));
     child.args([
         "--exact",
@@ -163,7 +163,7 @@ fn a_minute_of_silence_takes_no_memory_and_leaves_nothing_behind() {
 
 /// 1 000 checks a second, without a breaker before the store: it alone must not queue without bound.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "run by a_minute_of_silence_takes_no_memory_and_leaves_nothing_behind, as a process of its own"]
+#[ignore = "run by ten_seconds_of_silence_take_no_memory_and_leaves_nothing_behind, as a process of its own"]
 async fn checks_against_a_silent_redis() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
