@@ -63,3 +63,13 @@ pub(crate) fn pass(connection: &mut redis::Connection, key: &str, millis: i64) {
         .query::<i64>(connection);
     moved.expect(command);
 }
+
+/// Runs an ignored test in a process that does nothing else.
+pub(crate) fn alone(test: &str) {
+    let mut child = std::process::Command::new(std::env::current_exe().expect("this binary"));
+    let output = child.args(["--exact", "--ignored", test]).output();
+    let output = output.expect("a process");
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("1 passed"), "{told}");
+}
