@@ -70,8 +70,10 @@ pub enum BreakerState {
 ///    key, and no memory for new buckets, when denials and reads still work. Nor does the answer to a call
 ///    from before the last change of state.
 ///
-/// Ours, because the crates that were weighed let several calls through when half-open, or count a probe
-/// that never reports back for ever.
+/// Ours, after weighing what there is: `failsafe` 1.3 lets any number of calls through when half-open, and
+/// `recloser` 1.4 wants several there. `tower-resilience-circuitbreaker` 0.14 has the single probe, safe to
+/// cancel, but no cool-down that grows and has jitter, no way to count a call that was given up at its
+/// deadline, and a clock that a test cannot pause.
 pub(crate) struct Breaker<S> {
     store: S,
     circuit: Arc<Circuit>,
