@@ -32,6 +32,27 @@ pub struct BreakerSettings {
     pub longest_cool_down: Duration,
 }
 
+/// So long, and nobody waits for it.
+const LONGEST: Duration = Duration::from_secs(24 * 3_600);
+
+impl BreakerSettings {
+    /// What is wrong with the settings, by field.
+    pub(crate) fn fault(&self) -> Option<&'static str> {
+        let is_span = |span: Duration| !span.is_zero() && span <= LONGEST;
+        if self.failures_in_a_row == 0 {
+            Some("`failures_in_a_row` must be at least 1")
+        } else if !(self.failure_rate > 0.0 && self.failure_rate <= 1.0) {
+            Some("`failure_rate` must be above 0 and at most 1")
+        } else if !is_span(self.window) {
+            Some("`window` must be above 0 and at most a day")
+        } else if !is_span(self.cool_down) || !is_span(self.longest_cool_down) {
+            Some("`cool_down` and `longest_cool_down` must be above 0 and at most a day")
+        } else {
+            None
+        }
+    }
+}
+
 impl Default for BreakerSettings {
     fn default() -> Self {
         Self {
@@ -65,8 +86,8 @@ pub enum BreakerState {
 ///    others get an error at once. A probe that succeeds closes it; one that fails opens it for twice as
 ///    long.
 /// 4. A probe that is dropped before it has an answer, or panics, says nothing: the next call is the probe.
-///    One that is dropped at its deadline has failed.
-/// 5. A failure that may concern single checks only says nothing about the store: a foreign value under a
+///    One that is dropped at its deadline has failed. One that is kept beyond it is no probe any more.
+/// 5. A failure that may concern single checks only counts as an answer: a foreign value under a
 ///    key, and no memory for new buckets, when denials and reads still work. Nor does the answer to a call
 ///    from before the last change of state.
 ///
@@ -101,14 +122,15 @@ impl<S: Store> Breaker<S> {
 
 impl<S: Store> Store for Breaker<S> {
     fn check(&self, check: Check) -> CheckFuture {
-        let Some(turn) = self.circuit.admit(Instant::now()) else {
+        let deadline = check.deadline().map(Instant::from_std);
+        let Some(turn) = self.circuit.admit(Instant::now(), deadline) else {
             let error = "the circuit breaker is open: too many checks have failed";
             let error = StoreError::new(ErrorKind::BreakerOpen, ChargeState::NotCharged, error);
             return CheckFuture::ready(Err(error));
         };
         let ticket = Ticket {
             turn,
-            deadline: check.deadline().map(Instant::from_std),
+            deadline,
             circuit: Some(self.circuit.clone()),
         };
         self.store
@@ -139,27 +161,43 @@ struct Position {
 }
 
 enum State {
-    Closed { in_a_row: u32, window: Window },
-    Open { until: Instant, cool_down: Duration },
-    HalfOpen { probing: bool, cool_down: Duration },
+    Closed {
+        in_a_row: u32,
+        window: Window,
+    },
+    Open {
+        until: Instant,
+        cool_down: Duration,
+    },
+    HalfOpen {
+        probe: Option<Instant>,
+        cool_down: Duration,
+    },
 }
 
 // === impl Circuit ===
 
 impl Circuit {
     /// Lets a call through in this turn, or not.
-    fn admit(&self, now: Instant) -> Option<u64> {
+    fn admit(&self, now: Instant, deadline: Option<Instant>) -> Option<u64> {
         let mut position = self.lock();
         if let State::Open { until, cool_down } = position.state
             && now >= until
         {
-            let probing = false;
-            self.change(&mut position, State::HalfOpen { probing, cool_down });
+            let probe = None;
+            self.change(&mut position, State::HalfOpen { probe, cool_down });
         }
         match &mut position.state {
             State::Closed { .. } => {}
-            State::Open { .. } | State::HalfOpen { probing: true, .. } => return None,
-            State::HalfOpen { probing, .. } => *probing = true,
+            State::Open { .. } => return None,
+            State::HalfOpen {
+                probe: Some(until), ..
+            } if now < *until => return None,
+            State::HalfOpen { probe, cool_down } => {
+                *probe = Some(deadline.unwrap_or(now + *cool_down));
+                // A former probe that nobody polls any more has no say from now on.
+                position.turn += 1;
+            }
         }
         Some(position.turn)
     }
@@ -205,9 +243,9 @@ impl Circuit {
     fn abandon(&self, turn: u64) {
         let mut position = self.lock();
         if position.turn == turn
-            && let State::HalfOpen { probing, .. } = &mut position.state
+            && let State::HalfOpen { probe, .. } = &mut position.state
         {
-            *probing = false;
+            *probe = None;
         }
     }
 

@@ -21,6 +21,9 @@ use crate::{
 /// Slightly more than a Redis in the same zone needs at its worst, and less than anyone notices.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(25);
 
+/// A request that waits longer than this is not waiting for a limiter.
+const LONGEST_DEADLINE: Duration = Duration::from_secs(60);
+
 /// The stages of a limiter, from the outermost to the store.
 type Stages = Breaker<Box<dyn Store>>;
 
@@ -58,6 +61,8 @@ impl Limiter {
     /// Charges `tenant` with `cost`, if it has the tokens.
     ///
     /// Never fails: if the store does, the [`FailurePolicy`] decides.
+    ///
+    /// It starts, and its deadline runs, when the future is polled first.
     ///
     /// # Cancel safety
     ///
@@ -223,8 +228,11 @@ impl LimiterBuilder {
             .transpose()
             .map_err(BuildError::LimitName)?
             .unwrap_or_default();
-        if self.deadline.is_zero() {
-            return Err(BuildError::ZeroDeadline);
+        if self.deadline.is_zero() || self.deadline > LONGEST_DEADLINE {
+            return Err(BuildError::Deadline(self.deadline));
+        }
+        if let Some(fault) = self.breaker.fault() {
+            return Err(BuildError::Breaker(fault));
         }
         self.observer
             .built(&limit, &mut quotas.labels(), &on_failure);
@@ -269,8 +277,10 @@ pub enum BuildError {
     NoQuotas,
     /// [`LimiterBuilder::on_store_failure`] was not called.
     NoFailurePolicy,
-    /// [`LimiterBuilder::deadline`] was called with zero.
-    ZeroDeadline,
+    /// The span given to [`LimiterBuilder::deadline`] is zero, or longer than a minute.
+    Deadline(Duration),
+    /// What is wrong with the settings given to [`LimiterBuilder::breaker`].
+    Breaker(&'static str),
     /// The name given to [`LimiterBuilder::limit`].
     LimitName(InvalidName),
 }
@@ -282,7 +292,10 @@ impl fmt::Display for BuildError {
             Self::NoFailurePolicy => f.write_str(
                 "what happens when the store gives no answer must be chosen beforehand, with `on_store_failure`",
             ),
-            Self::ZeroDeadline => f.write_str("the deadline is zero; no store answers by then"),
+            Self::Deadline(given) => {
+                write!(f, "the deadline is {given:?}; it must be above zero and at most a minute")
+            }
+            Self::Breaker(fault) => write!(f, "circuit breaker: {fault}"),
             Self::LimitName(error) => error.fmt(f),
         }
     }
@@ -379,6 +392,62 @@ mod tests {
             named.build().err(),
             Some(BuildError::LimitName(_))
         ));
+    }
+
+    #[test]
+    fn spans_and_rates_that_make_no_sense_are_refused_by_name() {
+        let bare = || {
+            let builder = Limiter::builder(MemoryStore::new()).quotas(quotas());
+            builder.on_store_failure(FailurePolicy::Open)
+        };
+        for deadline in [Duration::ZERO, Duration::MAX] {
+            let error = bare().deadline(deadline).build().err();
+            assert_eq!(error, Some(BuildError::Deadline(deadline)));
+        }
+        type Change = (&'static str, fn(&mut BreakerSettings));
+        let changes: [Change; 6] = [
+            ("failures_in_a_row", |it| it.failures_in_a_row = 0),
+            ("failure_rate", |it| it.failure_rate = f64::NAN),
+            ("failure_rate", |it| it.failure_rate = 0.0),
+            ("window", |it| it.window = Duration::ZERO),
+            ("cool_down", |it| it.cool_down = Duration::MAX),
+            ("longest_cool_down", |it| {
+                it.longest_cool_down = Duration::ZERO
+            }),
+        ];
+        for (field, change) in changes {
+            let mut settings = BreakerSettings::default();
+            change(&mut settings);
+            let error = bare()
+                .breaker(settings)
+                .build()
+                .expect_err("refused")
+                .to_string();
+            assert!(error.contains(field), "{error}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_check_starts_when_it_is_waited_for() {
+        let builder = Limiter::builder(MemoryStore::new()).quotas(quotas());
+        let limiter = builder
+            .on_store_failure(FailurePolicy::Closed)
+            .build()
+            .expect("a limiter");
+        let checks: Vec<_> = (0..3)
+            .map(|_| limiter.check(&tenant(), Cost::ONE))
+            .collect();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        drop(limiter.check(&tenant(), Cost::ONE));
+        let mut verdicts = Vec::new();
+        for check in checks {
+            verdicts.push(check.await.verdict);
+        }
+        // Neither late, nor charged for the one that was dropped.
+        assert_eq!(
+            verdicts,
+            [Verdict::Allowed, Verdict::Allowed, Verdict::Denied]
+        );
     }
 
     #[derive(Default)]

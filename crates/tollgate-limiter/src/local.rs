@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate_core::{
-    Charge, Check, Clock, Decision, KeySpace, Limit, MemoryStore, MonotonicClock, Quota, Source,
-    Verdict,
+    BucketKey, Charge, Check, Clock, Decision, KeySpace, Limit, MemoryStore, MonotonicClock, Quota,
+    Source, Tenant, Verdict,
 };
 
 /// So many tenants have a bucket of their own while the store is away.
@@ -17,13 +17,13 @@ const MAX_BUCKETS: usize = 100_000;
 ///    tenant that was just seen drained starts drained.
 /// 2. Buckets live on between outages, so a store that comes and goes gives no new bursts.
 /// 3. A bucket that is not full is never forgotten. When there are too many of these, all tenants that have
-///    none share one for each limit, of the size that one of them would have.
+///    none share one for each limit and quota, of the size that one of them would have.
 ///
 /// Bound: N replicas admit at most `N × local capacity + rate × T`.
 #[derive(Debug)]
 pub(crate) struct Local<C = MonotonicClock> {
     buckets: MemoryStore<C>,
-    /// One bucket for each limit.
+    /// One bucket for each limit and quota.
     overflow: MemoryStore<C>,
     largest_cost: AtomicU64,
 }
@@ -45,8 +45,10 @@ impl<C: Clock + Clone> Local<C> {
 
     /// Notes what a request costs, so that its route is not shut for good when the store goes.
     pub(crate) fn note_costs(&self, check: &Check) {
-        let costs = check.charges().iter().map(|charge| charge.cost.tokens());
-        let largest = costs.max().unwrap_or(0);
+        // What can never fit must not make buckets larger, least of all those of others.
+        let fits = |charge: &&Charge| charge.cost.tokens() <= charge.limit.quota.capacity();
+        let costs = check.charges().iter().filter(fits);
+        let largest = costs.map(|charge| charge.cost.tokens()).max().unwrap_or(0);
         // Most of the time there is nothing to write, and then no cache line to fight for.
         if largest > self.largest_cost.load(Ordering::Relaxed) {
             self.largest_cost.fetch_max(largest, Ordering::Relaxed);
@@ -70,9 +72,8 @@ impl<C: Clock + Clone> Local<C> {
     pub(crate) fn decide(&self, check: &Check, replicas: u32) -> Decision {
         let share = |charge: &Charge| self.share_of(charge, replicas);
         let answer = self.buckets.decide(check.map_charges(share)).or_else(|_| {
-            let keys = KeySpace::default();
             self.overflow.decide(check.map_charges(|charge| Charge {
-                key: keys.global_bucket(&charge.limit.name),
+                key: overflow_key(&charge.limit),
                 ..self.share_of(charge, replicas)
             }))
         });
@@ -103,9 +104,15 @@ impl<C: Clock + Clone> Local<C> {
     }
 }
 
+/// One bucket for each limit and quota, so that a tier with a small quota does not drain a larger one's.
+fn overflow_key(limit: &Limit) -> BucketKey {
+    let tenant = Tenant::new(limit.quota.to_string(), "overflow").expect("not empty");
+    KeySpace::default().bucket(&tenant, &limit.name)
+}
+
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{Cost, LimitName, ManualClock, Tenant, Wait};
+    use tollgate_core::{Cost, LimitName, ManualClock, Wait};
 
     use super::*;
 
@@ -217,6 +224,27 @@ mod tests {
         assert_eq!(admitted, kept + 2);
         assert!(kept < 1_100, "{kept}");
         assert_eq!(admits(&local, &drained, 2), 0);
+    }
+
+    #[test]
+    fn a_cost_that_can_never_fit_makes_nobodys_bucket_larger() {
+        let (local, _) = local();
+        local.note_costs(&check("b", 100, 0.001, 1_000_000));
+        assert_eq!(admits(&local, &check("a", 100, 0.001, 1), 10), 10);
+    }
+
+    #[test]
+    fn newcomers_of_one_tier_do_not_drain_those_of_another() {
+        let local = Local::with_clock(ManualClock::default(), 1_000);
+        for i in 0..5_000 {
+            let _ = local.decide(&check(&i.to_string(), 8, 0.001, 1), 2);
+        }
+        assert!(!local.decide(&check("small", 8, 0.001, 1), 2).is_allowed());
+        assert!(
+            local
+                .decide(&check("large", 80_000, 0.01, 1), 2)
+                .is_allowed()
+        );
     }
 
     #[test]

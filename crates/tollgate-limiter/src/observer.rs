@@ -38,7 +38,7 @@ pub trait Observer: Send + Sync + 'static {
         let _ = state;
     }
 
-    /// A local fallback decided with this number of replicas.
+    /// A local fallback decides, or would now, with this number of replicas.
     fn replicas_used(&self, replicas: u32) {
         let _ = replicas;
     }

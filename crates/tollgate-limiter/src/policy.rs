@@ -96,16 +96,25 @@ impl<S: Store> Policy<S> {
     }
 
     pub(crate) fn check(self: &Arc<Self>, check: Check) -> PolicyFuture<S> {
-        let started = Instant::now();
-        let deadline = started + self.deadline;
-        let check = check.with_deadline(deadline.into_std());
-        self.local.note_costs(&check);
         PolicyFuture {
-            future: self.store.check(check.clone()),
             policy: self.clone(),
             on_failure: None,
             check,
+            asked: None,
+        }
+    }
+
+    fn ask(&self, check: &Check) -> Asked {
+        self.local.note_costs(check);
+        let started = Instant::now();
+        let deadline = started + self.deadline;
+        let future = self
+            .store
+            .check(check.clone().with_deadline(deadline.into_std()));
+        Asked {
             started,
+            deadline,
+            future,
             timer: None,
         }
     }
@@ -127,6 +136,7 @@ impl<S: Store> Policy<S> {
                 // Also for a request with another policy: the next one of its tenant may have the local one.
                 let replicas = on_failure.replicas().or_else(|| self.on_failure.replicas());
                 if let Some(replicas) = replicas {
+                    self.observer.replicas_used(replicas);
                     self.local.note_answer(check, &decision, replicas);
                 }
                 decision
@@ -187,7 +197,14 @@ pub(crate) struct PolicyFuture<S> {
     /// The policy of this request, if it is another than the limiter's.
     on_failure: Option<FailurePolicy>,
     check: Check,
+    /// Nobody is asked, and no deadline runs, before somebody waits for the answer.
+    asked: Option<Asked>,
+}
+
+/// A store that has been asked.
+struct Asked {
     started: Instant,
+    deadline: Instant,
     future: CheckFuture,
     /// Only there once the store has been waited for: an answer at once needs none.
     timer: Option<Pin<Box<Sleep>>>,
@@ -206,25 +223,27 @@ impl<S: Store> Future for PolicyFuture<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         let this = &mut *self;
-        let answer = match Pin::new(&mut this.future).poll(cx) {
+        let asked = this
+            .asked
+            .get_or_insert_with(|| this.policy.ask(&this.check));
+        let answer = match Pin::new(&mut asked.future).poll(cx) {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let deadline = this.started + this.policy.deadline;
-                let timer = this
+                let timer = asked
                     .timer
-                    .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+                    .get_or_insert_with(|| Box::pin(sleep_until(asked.deadline)));
                 if timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
                 // Lets the stages within know that nobody waits any more.
-                this.future = CheckFuture::ready(Err(late()));
+                asked.future = CheckFuture::ready(Err(late()));
                 Err(late())
             }
         };
         let on_failure = this.on_failure.as_ref();
         Poll::Ready(
             this.policy
-                .conclude(&this.check, on_failure, this.started, answer),
+                .conclude(&this.check, on_failure, asked.started, answer),
         )
     }
 }

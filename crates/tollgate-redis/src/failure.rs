@@ -60,7 +60,8 @@ fn code(details: &str) -> Option<&str> {
 fn of_reply(code: &str, details: &str) -> (ErrorKind, ChargeState) {
     let kind = match code {
         "NOSCRIPT" => ErrorKind::NoScript,
-        "READONLY" => ErrorKind::ReadOnly,
+        // The latter from a replica that has lost its primary and may not answer from old data.
+        "READONLY" | "MASTERDOWN" => ErrorKind::ReadOnly,
         "LOADING" => ErrorKind::Loading,
         "OOM" => ErrorKind::Oom,
         "CLUSTERDOWN" | "MOVED" | "ASK" | "TRYAGAIN" | "CROSSSLOT" => ErrorKind::Cluster,
@@ -133,6 +134,10 @@ mod tests {
             ),
             (
                 "READONLY You can't write against a read only replica. script: 5f, on @user_script:132.",
+                ErrorKind::ReadOnly,
+            ),
+            (
+                "MASTERDOWN Link with MASTER is down and replica-serve-stale-data is set to 'no'.",
                 ErrorKind::ReadOnly,
             ),
             (

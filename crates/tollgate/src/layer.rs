@@ -82,6 +82,9 @@ impl<R> RateLimitLayer<R> {
 
     /// What these requests get when the store gives no answer, if that is to be another policy than the
     /// limiter's: for routes that must be protected, or served, whatever happens to the others.
+    ///
+    /// Layer each group of routes once and merge the groups: a limiter charges in its outermost layer, and
+    /// the policy of that one counts.
     pub fn on_store_failure(self, policy: FailurePolicy) -> Self {
         self.with(|settings| settings.on_store_failure = Some(policy))
     }

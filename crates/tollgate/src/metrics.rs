@@ -28,7 +28,7 @@ const LATENCY_BUCKETS: [f64; 11] = [
 /// | `ratelimit_store_latency_seconds` | histogram | `outcome`: `ok`, `error` |
 /// | `ratelimit_store_errors_total` | counter | `kind`, see [`ErrorKind`]; `policy`: `open`, `closed`, `local` |
 /// | `ratelimit_breaker_state` | gauge | none: 0 closed, 1 half-open, 2 open |
-/// | `ratelimit_replicas` | gauge, the number that the local policy last divided by | none |
+/// | `ratelimit_replicas` | gauge, the number that the local policy divides by | none |
 ///
 /// No label has a tenant, a path or a key. `key_class` is the tier that applied, `default`, or `none`.
 ///
@@ -151,7 +151,7 @@ impl Families {
             )?,
             replicas: IntGauge::new(
                 "ratelimit_replicas",
-                "The number of replicas that the local policy last divided limits by",
+                "The number of replicas that the local policy divides limits by",
             )?,
         })
     }

@@ -47,6 +47,7 @@ pub(crate) struct Warned {
     no_address: AtomicBool,
     no_costs: AtomicBool,
     same_name: AtomicBool,
+    unused_policy: AtomicBool,
 }
 
 /// What to do with a request.
@@ -80,9 +81,11 @@ impl Settings {
     }
 
     pub(crate) fn plan<B>(&self, request: &mut Request<B>) -> Plan {
-        if self.has_charged(request.extensions())
-            || (!self.charge_preflights && is_preflight(request))
-        {
+        if self.has_charged(request.extensions()) {
+            self.warn_of_unused_policy();
+            return Plan::Pass;
+        }
+        if !self.charge_preflights && is_preflight(request) {
             return Plan::Pass;
         }
         let Some(cost) = self.cost(request) else {
@@ -161,6 +164,16 @@ impl Settings {
     fn has_charged(&self, extensions: &Extensions) -> bool {
         let charged = extensions.get::<ChargedBy>();
         charged.is_some_and(|by| by.0.iter().any(|limiter| limiter.is_same(&self.limiter)))
+    }
+
+    fn warn_of_unused_policy(&self) {
+        if self.on_store_failure.is_some() && first(&self.warned.unused_policy) {
+            tracing::warn!(
+                "a layer of the rate limiter has a failure policy of its own that never decides: the same \
+                 limiter is layered outside of it, and charges first. Layer each group of routes once, and \
+                 merge them"
+            );
+        }
     }
 
     /// Starts the check.

@@ -29,6 +29,18 @@ fn most_attempts(span: Duration) -> u64 {
 #[tokio::test]
 async fn a_demoted_primary_is_left_although_it_keeps_its_connections() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
+    is_left_for(&old, &new, new.port()).await;
+}
+
+/// It answers MASTERDOWN to everything then, instead of READONLY to writes.
+#[tokio::test]
+async fn a_demoted_primary_that_may_not_answer_from_old_data_is_left_as_well() {
+    let old = RedisServer::start_with(&["--replica-serve-stale-data", "no"]);
+    is_left_for(&old, &RedisServer::start(), 1).await;
+}
+
+/// The old server becomes a replica of whatever listens on `primary`, and new connections lead to the new.
+async fn is_left_for(old: &RedisServer, new: &RedisServer, primary: u16) {
     let proxy = FaultProxy::start(old.port());
     let replicas = one_of_each(&proxy.url()).await;
     for replica in &replicas {
@@ -38,7 +50,7 @@ async fn a_demoted_primary_is_left_although_it_keeps_its_connections() {
         .iter()
         .map(|it| Load::start(it, Duration::from_millis(10)))
         .collect();
-    run(&old, &["REPLICAOF", "127.0.0.1", &new.port().to_string()]);
+    run(old, &["REPLICAOF", "127.0.0.1", &primary.to_string()]);
     proxy.retarget(new.port());
     let demoted = Instant::now();
     for (replica, load) in replicas.iter().zip(loads) {
@@ -46,7 +58,7 @@ async fn a_demoted_primary_is_left_although_it_keeps_its_connections() {
         assert!(back < BACK_WITHIN, "{}: {back:?}", replica.policy);
         load.stop().await.keeps_to(replica.policy);
         assert!(replica.errors("readonly") > 0, "{}", replica.policy);
-        assert!(replica.charged(&new) > 0, "{}", replica.policy);
+        assert!(replica.charged(new) > 0, "{}", replica.policy);
     }
 }
 

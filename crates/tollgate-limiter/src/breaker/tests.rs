@@ -223,6 +223,34 @@ async fn a_probe_that_is_cancelled_does_not_wedge_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_probe_that_nobody_polls_any_more_does_not_wedge_it() {
+    let bench = Bench::new(BreakerSettings::default());
+    bench.open().await;
+    advance(Duration::from_millis(301)).await;
+    let deadline = Instant::now() + Duration::from_millis(25);
+    let held = bench
+        .breaker
+        .check(check().with_deadline(deadline.into_std()));
+    let kind = bench
+        .breaker
+        .check(check())
+        .await
+        .expect_err("a probe is under way")
+        .kind();
+    assert_eq!(kind, ErrorKind::BreakerOpen);
+    advance(Duration::from_millis(25)).await;
+    // The next check is the probe, and what becomes of the former one does not matter.
+    let probe = bench.breaker.check(check());
+    assert_eq!(bench.store.calls(), 2);
+    drop(held);
+    assert_eq!(bench.state(), BreakerState::HalfOpen);
+    bench.store.answer(Ok(()));
+    bench.store.answer(Ok(()));
+    assert!(probe.await.is_ok());
+    assert_eq!(bench.state(), BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_dropped_at_its_deadline_has_failed() {
     let bench = Bench::new(BreakerSettings::default());
     for dropped_after in [10, 10, 10, 10, 10, 30, 30, 30, 30] {

@@ -35,7 +35,7 @@ pub struct DnsReplicas {
 }
 
 impl DnsReplicas {
-    /// Looks `name` up now and then each `interval`. The operating system's resolver answers, with whatever
+    /// Looks `name` up now and then each `interval`, but at most once a second. The operating system's resolver answers, with whatever
     /// it caches; Kubernetes' records live for 5 to 30 s.
     ///
     /// # Panics
@@ -45,6 +45,7 @@ impl DnsReplicas {
     pub fn watch(name: impl Into<String>, interval: Duration) -> Self {
         let name = name.into();
         let host = name.clone();
+        let interval = interval.max(Duration::from_secs(1));
         Self::watch_with(name, interval, move || addresses_of(host.clone()))
     }
 

@@ -8,7 +8,7 @@ use std::{
 use axum::{Router, middleware, response::Response};
 use http::{Method, Request};
 use tollgate::{
-    Cost, CostRouter, Limiter, MissingIdentity, Price, RateLimitLayer, RouteCosts,
+    Cost, CostRouter, FailurePolicy, Limiter, MissingIdentity, Price, RateLimitLayer, RouteCosts,
     costs::{
         CostError,
         routing::{get, post},
@@ -193,6 +193,18 @@ async fn a_priced_router_behind_a_fallback_warns() {
         "{}",
         log.text()
     );
+}
+
+#[tokio::test]
+async fn a_policy_that_never_decides_is_warned_of() {
+    let (log, _guard) = Log::capture();
+    let limiter = limiter(100);
+    let inner = RateLimitLayer::new(limiter.clone()).on_store_failure(FailurePolicy::Closed);
+    let app = finish(items().layer(inner).layer(RateLimitLayer::new(limiter)));
+    for _ in 0..2 {
+        ask(&app, Method::GET, "/items/1").await;
+    }
+    assert_eq!(log.count("failure policy of its own"), 1, "{}", log.text());
 }
 
 #[tokio::test]
