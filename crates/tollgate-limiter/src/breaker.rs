@@ -87,9 +87,9 @@ pub enum BreakerState {
 ///    long.
 /// 4. A probe that is dropped before it has an answer, or panics, says nothing: the next call is the probe.
 ///    One that is dropped at its deadline has failed. One that is kept beyond it is no probe any more.
-/// 5. A failure that may concern single checks only counts as an answer: a foreign value under a
-///    key, and no memory for new buckets, when denials and reads still work. Nor does the answer to a call
-///    from before the last change of state.
+/// 5. A failure that may concern single checks alone counts as an answer: a foreign value under a key, and
+///    no memory for new buckets, when denials and reads still work.
+/// 6. The answer to a call from before the last change of state says nothing.
 ///
 /// Ours, after weighing what there is: `failsafe` 1.3 lets any number of calls through when half-open, and
 /// `recloser` 1.4 wants several there. `tower-resilience-circuitbreaker` 0.14 has the single probe, safe to

@@ -187,22 +187,17 @@ impl Settings {
 
     /// Notes that this limiter has charged the request.
     pub(crate) fn mark(&self, extensions: &mut Extensions) {
-        let charged = extensions
-            .get::<ChargedBy>()
-            .into_iter()
-            .flat_map(|by| &by.0);
+        let charged_by = extensions.get_or_insert_default::<ChargedBy>();
         let ours = self.limiter.limit();
-        if charged.into_iter().any(|other| other.limit() == ours) && first(&self.warned.same_name) {
+        let same_name = charged_by.0.iter().any(|other| other.limit() == ours);
+        if same_name && first(&self.warned.same_name) {
             tracing::warn!(
                 limit = ours.as_str(),
                 "two limiters charge one request under the same name: if they share a store, they share \
                  buckets too, and charge twice. Name each by `Limiter::builder(..).limit(..)`"
             );
         }
-        extensions
-            .get_or_insert_default::<ChargedBy>()
-            .0
-            .push(self.limiter.clone());
+        charged_by.0.push(self.limiter.clone());
     }
 
     /// Tells the client, and the layers outside of this one, where the client stands.
