@@ -13,7 +13,7 @@ use tollgate::{
     BreakerSettings, Cost, ErrorKind, FailurePolicy, Limiter, MemoryStore, Quota, Quotas, Store,
     StoreError, Tenant,
 };
-use tollgate_core::{ChargeState, Check, CheckFuture};
+use tollgate_core::{AdjustFuture, Adjustment, ChargeState, Check, CheckFuture};
 
 const ROUNDS: usize = 11;
 const CHECKS: u32 = 20_000;
@@ -25,6 +25,10 @@ impl Store for Gone {
     fn check(&self, _: Check) -> CheckFuture {
         let error = StoreError::new(ErrorKind::Io, ChargeState::NotCharged, "gone");
         CheckFuture::ready(Err(error))
+    }
+
+    fn adjust(&self, _: Adjustment) -> AdjustFuture {
+        unreachable!("nothing is given back here")
     }
 }
 

@@ -189,6 +189,40 @@ pub fn lower(bucket: &mut Option<Bucket>, quota: &Quota, tokens: f64, now: u64) 
     }
 }
 
+/// Adds `delta` tokens to a bucket at `now`, up to its capacity; or takes them out if negative, down to `floor`
+/// and no further, which may be below zero: a debt. Returns the tokens there are then, rounded down.
+///
+/// This is `lua/adjust.lua` for one key.
+pub fn adjust(bucket: &mut Option<Bucket>, quota: &Quota, delta: i64, floor: i64, now: u64) -> i64 {
+    let Reading {
+        tokens: held,
+        ttl,
+        heal,
+        ..
+    } = read(*bucket, quota, 0.0, 1.0, now);
+    let wanted = held + signed(delta);
+    let tokens = if delta < 0 {
+        wanted.max(held.min(signed(floor)))
+    } else {
+        wanted.min(as_f64(quota.capacity()))
+    };
+    #[expect(clippy::float_cmp, reason = "whether anything changes at all")]
+    if tokens != held {
+        *bucket = Some(write(tokens, quota, ttl, now));
+    } else if heal.is_some() {
+        *bucket = heal;
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "at most 10^12 either way")]
+    let tokens = (tokens + SLACK).floor() as i64;
+    tokens
+}
+
+/// Exact: at most 10^12 either way.
+#[expect(clippy::cast_precision_loss, reason = "at most 10^12")]
+fn signed(tokens: i64) -> f64 {
+    tokens as f64
+}
+
 /// Milliseconds after the write that left `base` tokens until `cost` fits. Trimming one part in 10^12 keeps
 /// rounding noise from adding a millisecond; the second line makes up for it where it mattered.
 fn full_wait(base: f64, rate: f64, cost: f64) -> f64 {
@@ -354,7 +388,7 @@ mod tests {
         assert_eq!(denied.limits[0].remaining, Some(8));
         assert_eq!(denied.limits[1].wait, Wait::For(Duration::from_secs(1)));
         assert_eq!(
-            denied.tightest().map(|limit| limit.limit.name.as_str()),
+            denied.tightest().map(|limit| limit.name.as_str()),
             Some("b")
         );
     }

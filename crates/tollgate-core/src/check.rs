@@ -5,7 +5,12 @@
     reason = "a deadline is kept here, and only read by those who have a runtime's clock"
 )]
 
-use std::{fmt, num::NonZeroU64, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    num::{NonZeroU8, NonZeroU64},
+    sync::Arc,
+    time::Instant,
+};
 
 use crate::{BucketKey, Cost, Decision, Limit, LimitDecision, Source, Verdict, Wait};
 
@@ -29,6 +34,8 @@ pub struct Check {
     charges: Arc<[Charge]>,
     count: NonZeroU64,
     shadow: usize,
+    leased: bool,
+    shards: NonZeroU8,
     deadline: Option<Instant>,
 }
 
@@ -62,6 +69,8 @@ impl Check {
             charges: charges.into(),
             count: NonZeroU64::MIN,
             shadow: 0,
+            leased: false,
+            shards: NonZeroU8::MIN,
             deadline: None,
         })
     }
@@ -73,6 +82,8 @@ impl Check {
             charges: Arc::new([charge]),
             count: NonZeroU64::MIN,
             shadow: 0,
+            leased: false,
+            shards: NonZeroU8::MIN,
             deadline: None,
         }
     }
@@ -95,6 +106,20 @@ impl Check {
         }
         self.shadow = shadow;
         Ok(self)
+    }
+
+    /// Lets a stage claim tokens for more requests like this one ahead of time, and spend them from memory.
+    #[must_use]
+    pub const fn with_lease(mut self, leased: bool) -> Self {
+        self.leased = leased;
+        self
+    }
+
+    /// Lets a stage split the buckets into so many parts under hash tags of their own.
+    #[must_use]
+    pub const fn with_shards(mut self, shards: NonZeroU8) -> Self {
+        self.shards = shards;
+        self
     }
 
     /// Wants an answer by `deadline`, through all stages and stores. A store that has none by then fails.
@@ -126,6 +151,18 @@ impl Check {
     #[must_use]
     pub const fn shadow(&self) -> usize {
         self.shadow
+    }
+
+    /// Whether tokens may be claimed ahead of time.
+    #[must_use]
+    pub const fn is_leased(&self) -> bool {
+        self.leased
+    }
+
+    /// Into how many parts the buckets may be split.
+    #[must_use]
+    pub const fn shards(&self) -> NonZeroU8 {
+        self.shards
     }
 
     /// The hash tag that all keys share.
@@ -186,7 +223,8 @@ impl Check {
                 .next()
                 .map_or((None, Wait::None), |(r, wait)| (Some(r), wait));
             LimitDecision {
-                limit: charge.limit.clone(),
+                name: charge.limit.name.clone(),
+                quota: Some(charge.limit.quota),
                 cost: charge.cost,
                 remaining,
                 wait,

@@ -2,7 +2,7 @@
 
 use std::{cmp::Ordering, time::Duration};
 
-use crate::{Cost, Limit, quota::as_f64};
+use crate::{Cost, LimitName, Quota, quota::as_f64};
 
 /// Allowed or denied, with each limit's state and where the answer came from.
 #[derive(Clone, Debug, PartialEq)]
@@ -70,16 +70,38 @@ pub enum Verdict {
 pub enum Source {
     /// The store itself.
     Store,
+    /// A denial known already, whose wait has not passed.
+    DenialCache,
+    /// Tokens that this process has claimed before.
+    Lease,
+    /// The quotas: a limit has blocked the tenant, or nothing limits it. No store was asked.
+    Quota,
     /// The policy for a store that gives no answer.
     Fallback,
+}
+
+impl Source {
+    /// The name in logs and metrics.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Store => "store",
+            Self::DenialCache => "denial-cache",
+            Self::Lease => "lease",
+            Self::Quota => "quota",
+            Self::Fallback => "fallback",
+        }
+    }
 }
 
 /// The state of one limit after a decision.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LimitDecision {
-    /// The name and the quota.
-    pub limit: Limit,
+    /// The limit's name.
+    pub name: LimitName,
+    /// How much it allows. `None` for a tenant that it blocks.
+    pub quota: Option<Quota>,
     /// What one request takes.
     pub cost: Cost,
     /// Tokens left, rounded down. `None` when no store answered.
@@ -91,17 +113,36 @@ pub struct LimitDecision {
 }
 
 impl LimitDecision {
+    /// A limit that blocks the tenant, whatever a request costs.
+    #[must_use]
+    pub const fn blocked(name: LimitName, cost: Cost, shadow: bool) -> Self {
+        Self {
+            name,
+            quota: None,
+            cost,
+            remaining: Some(0),
+            wait: Wait::Never,
+            shadow,
+        }
+    }
+
+    /// The most tokens that the limit's bucket holds; 0 for a tenant that it blocks.
+    #[must_use]
+    pub fn capacity(&self) -> u64 {
+        self.quota.map_or(0, |quota| quota.capacity())
+    }
+
     /// Whether this limit had too few tokens for what was wanted.
     #[must_use]
     pub fn lacked_tokens(&self) -> bool {
         self.wait != Wait::None
     }
 
-    /// Remaining ÷ capacity; 1 if unknown.
+    /// Remaining ÷ capacity; 1 if unknown, 0 for a tenant that the limit blocks.
     #[must_use]
     pub fn share_left(&self) -> f64 {
         self.remaining.map_or(1.0, |remaining| {
-            as_f64(remaining) / as_f64(self.limit.quota.capacity())
+            as_f64(remaining) / as_f64(self.capacity().max(1))
         })
     }
 }
@@ -144,9 +185,9 @@ mod tests {
     fn limit(name: &str, capacity: u64, remaining: u64, wait: Wait) -> LimitDecision {
         let name = LimitName::new(name).expect("a name");
         let quota = Quota::new(capacity, 1).expect("a quota");
-        let limit = Limit { name, quota };
         LimitDecision {
-            limit,
+            name,
+            quota: Some(quota),
             cost: Cost::ONE,
             remaining: Some(remaining),
             wait,
@@ -161,7 +202,7 @@ mod tests {
             source: Source::Store,
             limits,
         };
-        decision.tightest().expect("a limit").limit.name.to_string()
+        decision.tightest().expect("a limit").name.to_string()
     }
 
     #[test]

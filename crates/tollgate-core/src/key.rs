@@ -35,6 +35,19 @@ impl BucketKey {
     pub fn tag(&self) -> &str {
         &self.text[self.tag_start..self.tag_end]
     }
+
+    /// The same bucket's part number `index`, under a hash tag of its own: `tg:{tenant:42/1}:default`. No id
+    /// can look like that, since a `/` in one is written `%2F`.
+    #[must_use]
+    pub fn shard(&self, index: u8) -> Self {
+        let (start, rest) = self.text.split_at(self.tag_end);
+        let text = format!("{start}/{index}{rest}");
+        Self {
+            tag_end: self.tag_end + text.len() - self.text.len(),
+            text: text.into(),
+            ..*self
+        }
+    }
 }
 
 // === impl BucketKey ===
@@ -111,6 +124,13 @@ impl KeySpace {
     #[must_use]
     pub fn global_bucket(&self, limit: &LimitName) -> BucketKey {
         self.build("global", None, limit, None)
+    }
+
+    /// The bucket of `limit` for everybody who uses the downstream service `dependency`:
+    /// `<prefix>:{dependency:<dependency>}:<limit>`.
+    #[must_use]
+    pub fn dependency_bucket(&self, dependency: &str, limit: &LimitName) -> BucketKey {
+        self.build("dependency", Some(dependency), limit, None)
     }
 
     /// The key under which the replicas of `group` are counted: `<prefix>:{replicas}:<group>`. It is no

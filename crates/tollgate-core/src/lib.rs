@@ -1,5 +1,6 @@
 #![doc = include_str!("../README.md")]
 
+mod adjustment;
 pub mod bucket;
 mod check;
 mod clock;
@@ -14,6 +15,7 @@ mod store;
 mod tenant;
 
 pub use self::{
+    adjustment::{Adjustment, Change, InvalidAdjustment},
     bucket::Bucket,
     check::{Charge, Check, InvalidCheck, MAX_CHARGES},
     clock::{Clock, ManualClock, MonotonicClock},
@@ -24,6 +26,6 @@ pub use self::{
     memory::MemoryStore,
     quota::{InvalidQuota, MAX_TOKENS, Quota, Rate},
     replicas::ReplicaCount,
-    store::{ChargeState, CheckFuture, ErrorKind, Store, StoreError},
+    store::{AdjustFuture, ChargeState, CheckFuture, ErrorKind, Store, StoreError, StoreFuture},
     tenant::{ANONYMOUS, EmptyId, Tenant},
 };

@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
-    Bucket, BucketKey, Charge, ChargeState, Check, CheckFuture, Clock, Cost, Decision, ErrorKind,
-    MAX_CHARGES, MonotonicClock, Quota, Store, StoreError, bucket,
+    AdjustFuture, Adjustment, Bucket, BucketKey, Charge, ChargeState, Check, CheckFuture, Clock,
+    Cost, Decision, ErrorKind, MAX_CHARGES, MonotonicClock, Quota, Store, StoreError, bucket,
 };
 
 /// Enough that threads on as many cores as a server has seldom meet.
@@ -133,6 +133,33 @@ impl<C: Clock> MemoryStore<C> {
         Ok(decision)
     }
 
+    /// Carries out an adjustment.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Oom`] if that needs a new bucket and the store is full; then nothing was changed.
+    fn change(&self, adjustment: &Adjustment) -> Result<Vec<i64>, StoreError> {
+        let mut shard = lock(&self.shards[self.shard_of(adjustment.tag())]);
+        let now = self.clock.now();
+        let mut tokens = Vec::with_capacity(adjustment.changes().len());
+        let mut changed = Vec::with_capacity(adjustment.changes().len());
+        for change in adjustment.changes() {
+            let before = shard.buckets.get(&change.key).copied();
+            let mut after = before;
+            let (delta, floor) = (change.delta, change.floor);
+            tokens.push(bucket::adjust(&mut after, &change.quota, delta, floor, now));
+            changed.push((change.key.clone(), before, after));
+        }
+        let is_new = |(_, before, after): &&(_, Option<Bucket>, Option<Bucket>)| {
+            before.is_none() && after.is_some()
+        };
+        shard.make_room(changed.iter().filter(is_new).count(), self.room, now)?;
+        for (key, before, after) in changed {
+            shard.put(key, before, after);
+        }
+        Ok(tokens)
+    }
+
     /// Takes tokens out of a bucket of this quota until at most `tokens` are left, and none if it has fewer.
     ///
     /// # Errors
@@ -214,6 +241,10 @@ impl Default for MemoryStore {
 impl<C: Clock> Store for MemoryStore<C> {
     fn check(&self, check: Check) -> CheckFuture {
         CheckFuture::ready(self.decide(check))
+    }
+
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+        AdjustFuture::ready(self.change(&adjustment))
     }
 }
 

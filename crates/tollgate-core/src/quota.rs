@@ -1,6 +1,6 @@
 //! How much a tenant may spend: the capacity of a bucket and the rate at which it refills.
 
-use std::{convert::Infallible, fmt, str::FromStr};
+use std::{convert::Infallible, fmt, num::NonZeroU8, str::FromStr};
 
 /// The largest [`Quota::capacity`] and [`Cost`](crate::Cost), in tokens: 10^12.
 pub const MAX_TOKENS: u64 = 1_000_000_000_000;
@@ -179,6 +179,21 @@ impl Quota {
                 .min(self.rate.0),
         );
         Self { capacity, rate }
+    }
+
+    /// Part `index` of the quota split in `parts`: `rate / parts`, and a capacity such that all parts together
+    /// have the whole one (11 tokens over 4 parts: 3, 3, 3 and 2).
+    ///
+    /// `None` if a part would be left without a token, if it would take more than ten years to fill, or if
+    /// `index` is not below `parts`.
+    #[must_use]
+    pub fn part(&self, index: u8, parts: NonZeroU8) -> Option<Self> {
+        let (index, parts) = (u64::from(index), u64::from(parts.get()));
+        if index >= parts || self.capacity < parts {
+            return None;
+        }
+        let capacity = self.capacity / parts + u64::from(index < self.capacity % parts);
+        Self::new(capacity, self.rate.0 / as_f64(parts)).ok()
     }
 
     /// Seconds until `tokens` have been refilled, not rounded.
@@ -371,6 +386,20 @@ mod tests {
         );
         let slow = Quota::new(1, 1.0 / TEN_YEARS_SECS).expect("a quota");
         assert_eq!(slow.share(3, 1), slow);
+    }
+
+    #[test]
+    fn parts_make_up_the_whole() {
+        let quota = Quota::new(11, 2).expect("a quota");
+        let four = NonZeroU8::new(4).expect("not 0");
+        let parts: Vec<_> = (0..4).filter_map(|i| quota.part(i, four)).collect();
+        let capacities: Vec<_> = parts.iter().map(Quota::capacity).collect();
+        assert_eq!(capacities, [3, 3, 3, 2]);
+        assert!(parts.iter().all(|part| part.rate() == Rate(0.5)));
+        assert_eq!(quota.part(4, four), None);
+        let twelve = NonZeroU8::new(12).expect("not 0");
+        assert_eq!(quota.part(0, twelve), None, "one would be empty");
+        assert_eq!(quota.part(0, NonZeroU8::MIN), Some(quota));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use crate::{Check, Decision};
+use crate::{Adjustment, Check, Decision};
 
 /// Anything that can decide a check: Redis, memory, or a stage that wraps another store.
 ///
@@ -21,11 +21,25 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A future that is dropped before it is ready may or may not have charged the check.
     fn check(&self, check: Check) -> CheckFuture;
+
+    /// Adds tokens to buckets or takes some out, whatever they hold, and tells how many each has then, rounded
+    /// down: for what a check granted and nobody used, and for costs known only afterwards.
+    ///
+    /// An adjustment that failed is not to be tried again, unless the error says that nothing was written.
+    ///
+    /// # Cancel safety
+    ///
+    /// A future that is dropped before it is ready may or may not have changed the buckets.
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture;
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
     fn check(&self, check: Check) -> CheckFuture {
         (**self).check(check)
+    }
+
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+        (**self).adjust(adjustment)
     }
 }
 
@@ -33,30 +47,40 @@ impl<S: Store + ?Sized> Store for Box<S> {
     fn check(&self, check: Check) -> CheckFuture {
         (**self).check(check)
     }
+
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+        (**self).adjust(adjustment)
+    }
 }
+
+/// What [`Store::check`] returns.
+pub type CheckFuture = StoreFuture<Decision>;
+
+/// What [`Store::adjust`] returns: the tokens in each bucket, in the order of the changes.
+pub type AdjustFuture = StoreFuture<Vec<i64>>;
 
 /// What a [`Store`] returns: the answer, or a future of it.
 ///
 /// A store that knows the answer at once costs no allocation.
 #[must_use = "futures do nothing unless polled"]
-pub struct CheckFuture(Inner);
+pub struct StoreFuture<T>(Inner<T>);
 
-enum Inner {
-    Ready(Option<Result<Decision, StoreError>>),
-    Pending(Pin<Box<dyn Future<Output = Result<Decision, StoreError>> + Send>>),
+enum Inner<T> {
+    Ready(Option<Result<T, StoreError>>),
+    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
 }
 
-impl CheckFuture {
+impl<T> StoreFuture<T> {
     /// An answer known already.
-    pub const fn ready(answer: Result<Decision, StoreError>) -> Self {
+    pub const fn ready(answer: Result<T, StoreError>) -> Self {
         Self(Inner::Ready(Some(answer)))
     }
 
     /// Tells `look` the answer when it is there. If it never is, `look` is dropped.
-    pub fn inspect(
-        self,
-        look: impl FnOnce(&Result<Decision, StoreError>) + Send + 'static,
-    ) -> Self {
+    pub fn inspect(self, look: impl FnOnce(&Result<T, StoreError>) + Send + 'static) -> Self
+    where
+        T: 'static,
+    {
         match self.0 {
             Inner::Ready(answer) => {
                 if let Some(answer) = &answer {
@@ -73,29 +97,30 @@ impl CheckFuture {
     }
 
     /// An answer to come.
-    pub fn new(
-        future: impl Future<Output = Result<Decision, StoreError>> + Send + 'static,
-    ) -> Self {
+    pub fn new(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
         Self(Inner::Pending(Box::pin(future)))
     }
 }
 
-// === impl CheckFuture ===
+// === impl StoreFuture ===
 
-impl Future for CheckFuture {
-    type Output = Result<Decision, StoreError>;
+// What it holds is moved out whole, or pinned in a box of its own.
+impl<T> Unpin for StoreFuture<T> {}
+
+impl<T> Future for StoreFuture<T> {
+    type Output = Result<T, StoreError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match &mut self.0 {
             Inner::Ready(answer) => {
-                Poll::Ready(answer.take().expect("CheckFuture polled after completion"))
+                Poll::Ready(answer.take().expect("StoreFuture polled after completion"))
             }
             Inner::Pending(future) => future.as_mut().poll(cx),
         }
     }
 }
 
-impl fmt::Debug for CheckFuture {
+impl<T: fmt::Debug> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Inner::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),

@@ -7,7 +7,10 @@ use std::{
 };
 
 use tokio::time::Instant;
-use tollgate_core::{ChargeState, Check, CheckFuture, Decision, ErrorKind, Store, StoreError};
+use tollgate_core::{
+    AdjustFuture, Adjustment, ChargeState, Check, CheckFuture, Decision, ErrorKind, Store,
+    StoreError,
+};
 
 use crate::Observer;
 
@@ -124,9 +127,7 @@ impl<S: Store> Store for Breaker<S> {
     fn check(&self, check: Check) -> CheckFuture {
         let deadline = check.deadline().map(Instant::from_std);
         let Some(turn) = self.circuit.admit(Instant::now(), deadline) else {
-            let error = "the circuit breaker is open: too many checks have failed";
-            let error = StoreError::new(ErrorKind::BreakerOpen, ChargeState::NotCharged, error);
-            return CheckFuture::ready(Err(error));
+            return CheckFuture::ready(Err(open()));
         };
         let ticket = Ticket {
             turn,
@@ -137,6 +138,16 @@ impl<S: Store> Store for Breaker<S> {
             .check(check)
             .inspect(|answer| ticket.report(answer))
     }
+
+    /// Passes it on while the circuit is closed. Only checks are counted and only they probe: what is given
+    /// back waits for nobody.
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+        if self.circuit.is_closed() {
+            self.store.adjust(adjustment)
+        } else {
+            AdjustFuture::ready(Err(open()))
+        }
+    }
 }
 
 impl<S: fmt::Debug> fmt::Debug for Breaker<S> {
@@ -145,6 +156,11 @@ impl<S: fmt::Debug> fmt::Debug for Breaker<S> {
             .field("store", &self.store)
             .finish_non_exhaustive()
     }
+}
+
+fn open() -> StoreError {
+    let error = "the circuit breaker is open: too many checks have failed";
+    StoreError::new(ErrorKind::BreakerOpen, ChargeState::NotCharged, error)
 }
 
 /// What all calls share.
@@ -200,6 +216,10 @@ impl Circuit {
             }
         }
         Some(position.turn)
+    }
+
+    fn is_closed(&self) -> bool {
+        matches!(self.lock().state, State::Closed { .. })
     }
 
     fn report(&self, turn: u64, failure: Option<&dyn fmt::Display>, now: Instant) {

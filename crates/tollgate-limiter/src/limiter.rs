@@ -308,8 +308,8 @@ mod tests {
     use std::sync::Mutex;
 
     use tollgate_core::{
-        ChargeState, CheckFuture, ErrorKind, ManualClock, MemoryStore, Quota, Source, StoreError,
-        Verdict,
+        AdjustFuture, Adjustment, ChargeState, CheckFuture, ErrorKind, ManualClock, MemoryStore,
+        Quota, Source, StoreError, Verdict,
     };
 
     use super::*;
@@ -326,6 +326,10 @@ mod tests {
                     "connection reset",
                 ))
             })
+        }
+
+        fn adjust(&self, _: Adjustment) -> AdjustFuture {
+            unreachable!("nothing is given back here")
         }
     }
 

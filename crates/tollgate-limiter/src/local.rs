@@ -159,7 +159,7 @@ mod tests {
             (denied.verdict, denied.source),
             (Verdict::Denied, Source::Fallback)
         );
-        assert_eq!(denied.limits[0].limit.quota.capacity(), 25);
+        assert_eq!(denied.limits[0].capacity(), 25);
         assert_eq!(denied.limits[0].remaining, Some(0));
     }
 

@@ -267,7 +267,8 @@ mod tests {
     use std::sync::Mutex;
 
     use tollgate_core::{
-        Charge, Cost, KeySpace, Limit, LimitName, MemoryStore, Quota, Source, Tenant,
+        AdjustFuture, Adjustment, Charge, Cost, KeySpace, Limit, LimitName, MemoryStore, Quota,
+        Source, Tenant,
     };
 
     use super::*;
@@ -287,6 +288,10 @@ mod tests {
                 tokio::time::sleep(delay).await;
                 if well { answer } else { Err(late()) }
             })
+        }
+
+        fn adjust(&self, _: Adjustment) -> AdjustFuture {
+            unreachable!("nothing is given back here")
         }
     }
 
@@ -355,6 +360,10 @@ mod tests {
                 let deadline = Instant::from_std(check.deadline().expect("a deadline"));
                 assert_eq!(deadline - Instant::now(), Duration::from_millis(25));
                 CheckFuture::ready(Err(late()))
+            }
+
+            fn adjust(&self, _: Adjustment) -> AdjustFuture {
+                unreachable!("nothing is given back here")
             }
         }
         let deadline = Duration::from_millis(25);

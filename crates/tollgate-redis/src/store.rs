@@ -7,7 +7,10 @@ use tokio::{
     runtime::Handle,
     time::{Instant, sleep},
 };
-use tollgate_core::{Check, CheckFuture, Decision, ErrorKind, Store, StoreError};
+use tollgate_core::{
+    AdjustFuture, Adjustment, ChargeState, Check, CheckFuture, Decision, ErrorKind, Store,
+    StoreError,
+};
 
 use crate::{
     ConnectError, RedisStoreBuilder, arguments, config,
@@ -142,6 +145,12 @@ impl Store for RedisStore {
             let decided = async move { inner.decide(current, check, deadline).await };
             RunOut::new(runtime, decided).await
         })
+    }
+
+    fn adjust(&self, _: Adjustment) -> AdjustFuture {
+        let error = "adjustments are yet to be built";
+        let error = StoreError::new(ErrorKind::Other, ChargeState::NotCharged, error);
+        AdjustFuture::ready(Err(error))
     }
 }
 

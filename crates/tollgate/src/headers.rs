@@ -99,15 +99,15 @@ fn shows_tighter(headers: &HeaderMap, share: f64, inner_denied: bool) -> bool {
 }
 
 fn write_legacy(headers: &mut HeaderMap, limit: &LimitDecision, remaining: u64, reset: Reset) {
-    let capacity = limit.limit.quota.capacity();
+    let capacity = limit.capacity();
     headers.insert(LIMIT, capacity.into());
     headers.insert(REMAINING, remaining.into());
-    let full_in = whole_seconds(
-        limit
-            .limit
-            .quota
-            .seconds_for(capacity.saturating_sub(remaining)),
-    );
+    // Who is blocked waits in vain, and no date is the right one.
+    let Some(quota) = limit.quota else {
+        headers.remove(RESET);
+        return;
+    };
+    let full_in = whole_seconds(quota.seconds_for(capacity.saturating_sub(remaining)));
     let reset = match reset {
         Reset::Seconds => full_in,
         Reset::Epoch => {
@@ -132,14 +132,13 @@ pub(crate) fn retry_after(decision: &Decision) -> Option<u64> {
 /// `"default";q=100;w=10` for each limit: capacity, and the seconds in which that much is refilled.
 fn policies(decision: &Decision) -> String {
     list(decision.enforcing(), |line, limit| {
-        let quota = &limit.limit.quota;
+        write!(line, r#""{}";q={}"#, limit.name, limit.capacity())?;
+        // A blocked tenant has nothing in any window.
+        let Some(quota) = limit.quota else {
+            return Ok(());
+        };
         let window = whole_seconds(quota.seconds_for(quota.capacity())).max(1);
-        write!(
-            line,
-            r#""{}";q={};w={window}"#,
-            limit.limit.name,
-            quota.capacity()
-        )
+        write!(line, ";w={window}")
     })
 }
 
@@ -154,11 +153,11 @@ fn states(decision: &Decision) -> String {
         .enforcing()
         .filter_map(|limit| Some((limit, limit.remaining?)));
     list(known, |line, (limit, remaining)| {
-        write!(line, r#""{}";r={remaining}"#, limit.limit.name)?;
-        let window = match limit.wait {
-            Wait::None => limit.limit.quota.seconds_for(remaining.max(1)),
-            Wait::For(wait) => wait.as_secs_f64(),
-            Wait::Never => return Ok(()),
+        write!(line, r#""{}";r={remaining}"#, limit.name)?;
+        let window = match (limit.wait, limit.quota) {
+            (Wait::None, Some(quota)) => quota.seconds_for(remaining.max(1)),
+            (Wait::For(wait), _) => wait.as_secs_f64(),
+            (Wait::Never, _) | (Wait::None, None) => return Ok(()),
         };
         write!(line, ";t={}", whole_seconds(window).max(1))
     })

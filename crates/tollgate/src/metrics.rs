@@ -222,7 +222,7 @@ impl Observer for Metrics {
             let mode = if limit.shadow { "shadow" } else { "enforce" };
             self.families
                 .rejections
-                .with_label_values(&[limit.limit.name.as_str(), key_class, mode])
+                .with_label_values(&[limit.name.as_str(), key_class, mode])
                 .inc();
         }
     }

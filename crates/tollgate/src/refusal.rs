@@ -103,7 +103,7 @@ impl Refusal {
             body.push_str(r#","violated-policies":["#);
             for (i, limit) in violated(decision, self.reason).enumerate() {
                 let comma = if i == 0 { "" } else { "," };
-                write!(body, r#"{comma}"{}""#, limit.limit.name).expect("writing to a String");
+                write!(body, r#"{comma}"{}""#, limit.name).expect("writing to a String");
             }
             body.push(']');
         }
@@ -114,16 +114,22 @@ impl Refusal {
     fn detail(&self) -> String {
         let tightest = self.decision.as_ref().and_then(Decision::tightest);
         match (self.reason, tightest) {
+            (Reason::QuotaExceeded, Some(limit)) if limit.quota.is_none() => {
+                format!(
+                    "The limit {} lets none of your requests through. Waiting does not help.",
+                    limit.name
+                )
+            }
             (Reason::QuotaExceeded, Some(limit)) if limit.wait == Wait::Never => format!(
                 "This request costs {}, more than the limit {} can ever hold ({}). Waiting does not help.",
                 limit.cost.tokens(),
-                limit.limit.name,
-                limit.limit.quota.capacity()
+                limit.name,
+                limit.capacity()
             ),
             (Reason::QuotaExceeded, Some(limit)) => format!(
                 "This request costs {}, and the limit {} has {} left. Retry after {} s.",
                 limit.cost.tokens(),
-                limit.limit.name,
+                limit.name,
                 limit.remaining.unwrap_or(0),
                 self.retry_after().unwrap_or(1)
             ),

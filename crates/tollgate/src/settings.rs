@@ -245,8 +245,8 @@ impl Settings {
             route = route(request),
             method = %request.method(),
             verdict = ?decision.verdict,
-            source = ?decision.source,
-            limit = tightest.map(|limit| limit.limit.name.as_str()),
+            source = decision.source.as_str(),
+            limit = tightest.map(|limit| limit.name.as_str()),
             cost = tightest.map(|limit| limit.cost.tokens()),
             remaining = tightest.and_then(|limit| limit.remaining),
             "rate limit"

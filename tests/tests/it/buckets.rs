@@ -115,7 +115,7 @@ async fn denied_all_or_none_takes_nothing_from_the_limit_that_had_room() {
         assert!(!denied.is_allowed());
         assert_eq!(remaining(&denied.limits[0]), 9);
         assert_eq!(
-            denied.tightest().map(|limit| limit.limit.name.as_str()),
+            denied.tightest().map(|limit| limit.name.as_str()),
             Some("tight")
         );
     }

@@ -44,6 +44,10 @@ impl Store for Scripted {
             }
         })
     }
+
+    fn adjust(&self, _: Adjustment) -> AdjustFuture {
+        unreachable!("nothing is given back here")
+    }
 }
 
 #[derive(Default)]

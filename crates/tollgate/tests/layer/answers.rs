@@ -350,7 +350,7 @@ async fn stacked_limiters_show_the_tightest() {
         .extensions()
         .get::<tollgate::Decision>()
         .expect("a decision");
-    assert_eq!(shown.limits[0].limit.name.as_str(), "inner");
+    assert_eq!(shown.limits[0].name.as_str(), "inner");
 }
 
 #[tokio::test]

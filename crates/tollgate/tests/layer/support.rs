@@ -15,7 +15,9 @@ use tollgate::{
     FailurePolicy, Limiter, ManualClock, MemoryStore, Quota, Quotas, RateLimitLayer, Rejection,
     Store, Tenant,
 };
-use tollgate_core::{ChargeState, Check, CheckFuture, ErrorKind, StoreError};
+use tollgate_core::{
+    AdjustFuture, Adjustment, ChargeState, Check, CheckFuture, ErrorKind, StoreError,
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 pub(crate) type Body = Full<Bytes>;
@@ -151,6 +153,10 @@ impl Store for CountingStore {
             inner.check(check).await
         })
     }
+
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+        self.inner.adjust(adjustment)
+    }
 }
 
 /// A store that is gone.
@@ -163,5 +169,9 @@ impl Store for Broken {
             ChargeState::Unknown,
             "connection reset",
         )))
+    }
+
+    fn adjust(&self, _: Adjustment) -> AdjustFuture {
+        unreachable!("nothing is given back here")
     }
 }
