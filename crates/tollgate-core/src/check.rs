@@ -36,6 +36,7 @@ pub struct Check {
     shadow: usize,
     leased: bool,
     shards: NonZeroU8,
+    key_class: Option<Arc<str>>,
     deadline: Option<Instant>,
 }
 
@@ -71,6 +72,7 @@ impl Check {
             shadow: 0,
             leased: false,
             shards: NonZeroU8::MIN,
+            key_class: None,
             deadline: None,
         })
     }
@@ -84,6 +86,7 @@ impl Check {
             shadow: 0,
             leased: false,
             shards: NonZeroU8::MIN,
+            key_class: None,
             deadline: None,
         }
     }
@@ -119,6 +122,13 @@ impl Check {
     #[must_use]
     pub const fn with_shards(mut self, shards: NonZeroU8) -> Self {
         self.shards = shards;
+        self
+    }
+
+    /// Says which kind of tenant pays, for metrics of what stages do on the way.
+    #[must_use]
+    pub fn with_key_class(mut self, label: Arc<str>) -> Self {
+        self.key_class = Some(label);
         self
     }
 
@@ -163,6 +173,12 @@ impl Check {
     #[must_use]
     pub const fn shards(&self) -> NonZeroU8 {
         self.shards
+    }
+
+    /// The metric label of the tenant's kind; empty if nobody has said.
+    #[must_use]
+    pub fn key_class(&self) -> &str {
+        self.key_class.as_deref().unwrap_or_default()
     }
 
     /// The hash tag that all keys share.

@@ -11,7 +11,7 @@ mod replicas;
 pub use self::{
     breaker::{BreakerSettings, BreakerState},
     limiter::{BuildError, Checking, Limiter, LimiterBuilder},
-    observer::Observer,
+    observer::{Observer, SavedBy},
     policy::FailurePolicy,
     quotas::{DEFAULT_CLASS, Quotas},
     replicas::{DnsReplicas, InvalidReplicas, ReplicaCount, env_replicas},

@@ -33,6 +33,16 @@ pub trait Observer: Send + Sync + 'static {
         let _ = (latency, answer);
     }
 
+    /// A check was answered without a call of its own to the store.
+    fn call_saved(&self, by: SavedBy) {
+        let _ = by;
+    }
+
+    /// So many tokens more are claimed by this process and not spent yet; less, if negative.
+    fn leased(&self, key_class: &str, tokens: i64) {
+        let _ = (key_class, tokens);
+    }
+
     /// The circuit breaker is in this state from now on.
     fn breaker_changed(&self, state: BreakerState) {
         let _ = state;
@@ -46,6 +56,33 @@ pub trait Observer: Send + Sync + 'static {
     /// The store failed, and `policy` decided in its place.
     fn store_failed(&self, error: &StoreError, policy: &FailurePolicy) {
         let _ = (error, policy);
+    }
+}
+
+/// What has spared the store a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum SavedBy {
+    /// A denial known already.
+    DenialCache,
+    /// A call for several checks at once.
+    Coalesce,
+    /// Tokens claimed before.
+    Lease,
+}
+
+impl SavedBy {
+    /// Each value.
+    pub const ALL: [Self; 3] = [Self::DenialCache, Self::Coalesce, Self::Lease];
+
+    /// The value of the metric label.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::DenialCache => "denial_cache",
+            Self::Coalesce => "coalesce",
+            Self::Lease => "lease",
+        }
     }
 }
 
@@ -72,6 +109,14 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
 
     fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
         (**self).store_answered(latency, answer);
+    }
+
+    fn call_saved(&self, by: SavedBy) {
+        (**self).call_saved(by);
+    }
+
+    fn leased(&self, key_class: &str, tokens: i64) {
+        (**self).leased(key_class, tokens);
     }
 
     fn breaker_changed(&self, state: BreakerState) {
