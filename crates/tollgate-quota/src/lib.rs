@@ -1,0 +1,24 @@
+#![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod account;
+mod allowance;
+mod event;
+mod fault;
+mod limit;
+mod quotas;
+mod route;
+mod source;
+mod terms;
+
+pub use self::{
+    account::Account,
+    allowance::Allowance,
+    event::QuotaEvent,
+    fault::{Fault, InvalidQuotas},
+    limit::{FailureMode, LimitRule, Mode, Scope},
+    quotas::{DEFAULT_CLASS, Quotas, RoutePrice},
+    route::{InvalidPattern, Route, RoutePattern},
+    source::{Change, LoadFuture, QuotaSource, SourceError},
+    terms::Terms,
+};

@@ -1,0 +1,397 @@
+//! All limits, tiers and tenants together.
+
+use std::{
+    collections::{BTreeSet, HashMap, HashSet},
+    num::NonZeroU8,
+    sync::Arc,
+};
+
+use tollgate_core::{Cost, LimitName, MAX_CHARGES, Quota, Tenant};
+
+use crate::{
+    Account, Allowance, FailureMode, Fault, InvalidQuotas, LimitRule, Mode, Route, RoutePattern,
+    Terms, limit::Replicas,
+};
+
+/// The key class of tenants without a tier of their own, in metrics.
+pub const DEFAULT_CLASS: &str = "default";
+
+/// A window from which on the loss of a store is felt for long.
+const LONG_WINDOW_SECS: f64 = 86_400.0;
+
+/// What a route costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RoutePrice {
+    /// This much, unless a limit says something else.
+    Cost(Cost),
+    /// It is not checked at all.
+    Exempt,
+}
+
+/// Who may spend how much: named limits, and what each lets tiers and single tenants spend.
+///
+/// The most specific wins:
+///
+/// | what a limit lets a tenant spend | where it is said |
+/// |---|---|
+/// | 1. the tenant's override | [`tenant`](Self::tenant), [`LimitRule::tenant`], then the sources in their order |
+/// | 2. its tier's | [`tier`](Self::tier), [`LimitRule::tier`]; which tier, its account says, else its identity |
+/// | 3. the limit's own | [`new`](Self::new), [`LimitRule::new`] |
+///
+/// ```
+/// use tollgate_core::{Quota, Tenant};
+/// use tollgate_quota::{Allowance, Quotas};
+///
+/// let quotas = Quotas::new(Quota::new(20, "2/s")?)
+///     .tier("pro", Quota::new(200, "50/s")?)
+///     .tenant("acme", Quota::new(10_000, "1000/s")?)
+///     .tenant("status-page", Allowance::Unlimited)
+///     .tenant("spammer", Allowance::Blocked);
+/// # quotas.check()?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, Default, PartialEq)]
+#[must_use]
+pub struct Quotas {
+    limits: Vec<LimitRule>,
+    pub(crate) tiers: BTreeSet<Arc<str>>,
+    tenants: HashMap<Arc<str>, Account>,
+    routes: Vec<(RoutePattern, RoutePrice)>,
+    on_store_failure: Option<FailureMode>,
+    replicas: Option<Replicas>,
+}
+
+impl Quotas {
+    /// One limit per tenant, named `default`, that gives everybody `allowance` unless more is said.
+    pub fn new(allowance: impl Into<Allowance>) -> Self {
+        Self::of(LimitRule::new(LimitName::default(), allowance))
+    }
+
+    /// This limit; [`tier`](Self::tier) and [`tenant`](Self::tenant) say more about it.
+    pub fn of(limit: LimitRule) -> Self {
+        Self::default().limit(limit)
+    }
+
+    /// Gives tenants of `key_class` another allowance in the first limit; a second call for a class replaces
+    /// the first.
+    ///
+    /// Callers limited by their address have the class [`ANONYMOUS`](tollgate_core::ANONYMOUS).
+    pub fn tier(mut self, key_class: impl Into<Arc<str>>, allowance: impl Into<Allowance>) -> Self {
+        let tier = key_class.into();
+        if let Some(first) = self.limits.first_mut() {
+            first.tiers.insert(tier.clone(), allowance.into());
+        }
+        self.with_tier(tier)
+    }
+
+    /// Gives the tenant `id` another allowance in the first limit, whatever its tier is; a second call for a
+    /// tenant replaces the first. Callers known only by their address are not tenants in this sense.
+    pub fn tenant(mut self, id: impl Into<Arc<str>>, allowance: impl Into<Allowance>) -> Self {
+        let (id, allowance) = (id.into(), allowance.into());
+        if let Some(first) = self.limits.first_mut() {
+            first.tenants.insert(id.clone(), allowance);
+            let account = self.tenants.entry(id).or_default();
+            account.limits.insert(first.name.clone(), allowance);
+        }
+        self
+    }
+
+    /// One more limit. A request is charged against all that cover it.
+    pub fn limit(mut self, limit: LimitRule) -> Self {
+        self.tiers.extend(limit.tiers.keys().cloned());
+        for (id, allowance) in &limit.tenants {
+            let account = self.tenants.entry(id.clone()).or_default();
+            account.limits.insert(limit.name.clone(), *allowance);
+        }
+        self.limits.push(limit);
+        self
+    }
+
+    /// Makes a tier known of which no limit says anything, so that metrics show it.
+    pub fn with_tier(mut self, tier: impl Into<Arc<str>>) -> Self {
+        self.tiers.insert(tier.into());
+        self
+    }
+
+    /// The tier of a tenant, instead of the key class that its identity brings.
+    pub fn tier_of(mut self, tenant: impl Into<Arc<str>>, tier: impl Into<Arc<str>>) -> Self {
+        self.tenants.entry(tenant.into()).or_default().tier = Some(tier.into());
+        self
+    }
+
+    /// Spreads the buckets of a tenant over so many parts, for one that is too hot for a slot of a cluster.
+    pub fn shards_of(mut self, tenant: impl Into<Arc<str>>, shards: NonZeroU8) -> Self {
+        self.tenants.entry(tenant.into()).or_default().shards = Some(shards);
+        self
+    }
+
+    /// What these requests cost, whatever their route says. The first pattern that covers a request counts.
+    pub fn price(mut self, pattern: RoutePattern, price: RoutePrice) -> Self {
+        self.routes.push((pattern, price));
+        self
+    }
+
+    /// What a request gets when the store gives no answer, unless one of its limits says something stricter;
+    /// `replicas` is what [`FailureMode::Local`] divides by.
+    pub fn on_store_failure(mut self, mode: FailureMode, replicas: Option<Replicas>) -> Self {
+        self.on_store_failure = Some(mode);
+        self.replicas = replicas.or(self.replicas);
+        self
+    }
+
+    /// The limits, in the order in which clients see them.
+    pub fn limits(&self) -> &[LimitRule] {
+        &self.limits
+    }
+
+    /// What is written here about the tenant `id`.
+    #[must_use]
+    pub fn account(&self, id: &str) -> Option<&Account> {
+        self.tenants.get(id)
+    }
+
+    /// What the routes table says that a request costs.
+    #[must_use]
+    pub fn price_of(&self, route: &Route<'_>) -> Option<RoutePrice> {
+        let found = self
+            .routes
+            .iter()
+            .find(|(pattern, _)| pattern.covers(route));
+        found.map(|(_, price)| *price)
+    }
+
+    /// What a request gets when the store gives no answer, if it is written here.
+    #[must_use]
+    pub const fn failure_mode(&self) -> Option<FailureMode> {
+        self.on_store_failure
+    }
+
+    /// The number of replicas, if it is written here.
+    #[must_use]
+    pub const fn replicas(&self) -> Option<Replicas> {
+        self.replicas
+    }
+
+    /// The largest cost that any tenant could ever pay: a request that costs more can never be served.
+    #[must_use]
+    pub fn largest_capacity(&self) -> u64 {
+        let all = self
+            .limits
+            .iter()
+            .filter(|limit| limit.mode == Mode::Enforce);
+        // A limit with costs of its own does not care what the route says.
+        let all = all.filter(|limit| limit.cost.is_none() && limit.routes.is_empty());
+        all.map(LimitRule::largest_cost).min().unwrap_or(u64::MAX)
+    }
+
+    /// What holds for `tenant`, of whom a source has said `account`.
+    #[must_use]
+    pub fn terms<'a>(&'a self, tenant: &'a Tenant, account: Option<&'a Account>) -> Terms<'a> {
+        // An address cannot claim what is meant for a tenant of that name.
+        if tenant.is_anonymous() {
+            return Terms::new(self, tenant, [None, None]);
+        }
+        Terms::new(self, tenant, [self.tenants.get(tenant.id()), account])
+    }
+
+    /// Every tier that is written here.
+    pub fn tiers(&self) -> impl Iterator<Item = &str> {
+        self.tiers.iter().map(|tier| &**tier)
+    }
+
+    /// Finds what is wrong.
+    ///
+    /// # Errors
+    ///
+    /// All faults, each with its place as a limits file would have it.
+    pub fn check(&self) -> Result<(), InvalidQuotas> {
+        let mut faults = Vec::new();
+        if self.limits.is_empty() {
+            faults.push(Fault::new(["limits"], "there must be at least one limit"));
+        }
+        for (i, limit) in self.limits.iter().enumerate() {
+            self.check_limit(i, limit, &mut faults);
+        }
+        self.check_crowds(&mut faults);
+        for tier in self.tiers.iter().filter(|tier| tier.is_empty()) {
+            faults.push(Fault::new(["tiers", tier], "a tier has a name"));
+        }
+        for (id, account) in &self.tenants {
+            self.check_tenant(id, account, &mut faults);
+        }
+        let local = [self.on_store_failure].into_iter();
+        let local = local.chain(self.limits.iter().map(|limit| limit.on_store_failure));
+        if self.replicas.is_none() && local.flatten().any(|mode| mode == FailureMode::Local) {
+            let problem =
+                "the local policy divides limits by the number of replicas, which is not given";
+            faults.push(Fault::new(["replicas"], problem));
+        }
+        if faults.is_empty() {
+            Ok(())
+        } else {
+            Err(InvalidQuotas { faults })
+        }
+    }
+
+    fn check_limit(&self, i: usize, limit: &LimitRule, faults: &mut Vec<Fault>) {
+        let name = limit.name.as_str();
+        let mut fault = |field: &[&str], problem: String| {
+            faults.push(Fault::new(["limits", name].iter().chain(field), problem));
+        };
+        if self.limits[..i]
+            .iter()
+            .any(|other| other.name == limit.name)
+        {
+            fault(&[], "two limits have this name".to_owned());
+        }
+        if !(0.0..=1.0).contains(&limit.enforced_share) {
+            let share = limit.enforced_share;
+            fault(
+                &["enforce"],
+                format!("{share} is not a share of tenants from 0 to 1"),
+            );
+        }
+        match &limit.scope {
+            scope if scope.is_shared() => {
+                if !(limit.tiers.is_empty() && limit.tenants.is_empty()) {
+                    let problem = "a limit that all tenants share is the same for all of them, without tiers or overrides";
+                    fault(&[], problem.to_owned());
+                }
+                if matches!(scope, crate::Scope::Dependency(name) if name.is_empty()) {
+                    fault(&["scope"], "a dependency has a name".to_owned());
+                }
+            }
+            crate::Scope::Member(kind) if kind.is_empty() => {
+                fault(&["scope"], "a kind of member has a name".to_owned());
+            }
+            _ => {}
+        }
+        if limit.mode == Mode::Off {
+            return;
+        }
+        let largest = limit.largest_cost();
+        let costs = limit
+            .costs
+            .iter()
+            .map(|(pattern, cost)| (pattern.to_string(), *cost));
+        let all = limit.cost.map(|cost| ("cost".to_owned(), cost));
+        for (what, cost) in costs.chain(all) {
+            // Where nobody may spend anything, every cost is in vain and none is wrong.
+            if cost.tokens() > largest && largest > 0 {
+                let problem = format!(
+                    "a cost of {} is above every capacity of this limit (at most {largest}), and could never be paid",
+                    cost.tokens()
+                );
+                if what == "cost" {
+                    fault(&["cost"], problem);
+                } else {
+                    fault(&["costs", &what], problem);
+                }
+            }
+        }
+        for (pattern, _) in &limit.costs {
+            if !limit.covers(Some(&pattern.sample())) {
+                let problem = "the limit does not cover this route".to_owned();
+                fault(&["costs", &pattern.to_string()], problem);
+            }
+        }
+    }
+
+    /// Requests that more limits cover than one check can have.
+    fn check_crowds(&self, faults: &mut Vec<Fault>) {
+        // Patterns are nested or apart, so wherever the most of them meet, one of them lies wholly within.
+        let patterns = self.limits.iter().flat_map(|limit| &limit.routes);
+        let samples: Vec<_> = patterns.map(RoutePattern::sample).collect();
+        let routes = samples.iter().map(Some).chain([None]);
+        let own = |limit: &&LimitRule| !limit.scope.is_shared();
+        for route in routes {
+            let covering = self
+                .limits
+                .iter()
+                .filter(own)
+                .filter(|limit| limit.covers(route));
+            let count = covering.count();
+            if count > MAX_CHARGES {
+                let what = route.map_or("every request".to_owned(), |route| {
+                    format!("`{}`", route.path)
+                });
+                let problem =
+                    format!("{count} limits of the tenant cover {what}; at most {MAX_CHARGES} can");
+                faults.push(Fault::new(["limits"], problem));
+                return;
+            }
+        }
+        let mut shared: HashMap<&crate::Scope, usize> = HashMap::new();
+        for limit in self.limits.iter().filter(|limit| limit.scope.is_shared()) {
+            *shared.entry(&limit.scope).or_default() += 1;
+        }
+        if let Some(count) = shared.values().find(|count| **count > MAX_CHARGES) {
+            let problem = format!("{count} limits share one scope; at most {MAX_CHARGES} can");
+            faults.push(Fault::new(["limits"], problem));
+        }
+    }
+
+    fn check_tenant(&self, id: &str, account: &Account, faults: &mut Vec<Fault>) {
+        let mut fault = |field: &[&str], problem: String| {
+            faults.push(Fault::new(["tenants", id].iter().chain(field), problem));
+        };
+        if id.is_empty() {
+            fault(&[], "a tenant has a name".to_owned());
+        }
+        if let Some(tier) = account
+            .tier
+            .as_deref()
+            .filter(|tier| !self.tiers.contains(*tier))
+        {
+            fault(&["tier"], format!("there is no tier `{tier}`"));
+        }
+        for (name, allowance) in &account.limits {
+            let limit = self.limits.iter().find(|limit| limit.name == *name);
+            let problem = match limit {
+                None => format!("there is no limit `{name}`"),
+                Some(limit) if limit.scope.is_shared() => {
+                    format!("the limit `{name}` is shared by all tenants")
+                }
+                Some(_) => match (allowance, account.shards) {
+                    (Allowance::Limited(quota), Some(shards))
+                        if quota.part(0, shards).is_none() =>
+                    {
+                        format!(
+                            "{} tokens cannot be split over {shards} shards",
+                            quota.capacity()
+                        )
+                    }
+                    _ => continue,
+                },
+            };
+            fault(&["limits", name.as_str()], problem);
+        }
+    }
+
+    /// What is allowed but will surprise somebody one day.
+    #[must_use]
+    pub fn warnings(&self) -> Vec<Fault> {
+        let mut seen = HashSet::new();
+        let mut warnings = Vec::new();
+        for limit in &self.limits {
+            let long = |allowance: &&Allowance| matches!(allowance, Allowance::Limited(quota) if window(quota) >= LONG_WINDOW_SECS);
+            if limit.allowances().any(|it| long(&it)) && seen.insert(&limit.name) {
+                let problem = "a bucket takes a day or longer to fill: a store that loses its data gives everybody a full one anew";
+                warnings.push(Fault::new(["limits", limit.name.as_str()], problem));
+            }
+        }
+        warnings
+    }
+}
+
+fn window(quota: &Quota) -> f64 {
+    quota.seconds_for(quota.capacity())
+}
+
+// === impl Quotas ===
+
+impl From<LimitRule> for Quotas {
+    fn from(limit: LimitRule) -> Self {
+        Self::of(limit)
+    }
+}

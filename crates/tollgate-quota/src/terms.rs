@@ -1,0 +1,65 @@
+//! What holds for one tenant.
+
+use std::{
+    num::NonZeroU8,
+    sync::{Arc, LazyLock},
+};
+
+use tollgate_core::Tenant;
+
+use crate::{Account, Allowance, DEFAULT_CLASS, LimitRule, Quotas};
+
+/// What holds for one tenant, by all that is configured: see the table at [`Quotas`].
+#[derive(Clone, Copy, Debug)]
+pub struct Terms<'a> {
+    quotas: &'a Quotas,
+    tier: &'a str,
+    /// The most weighty first.
+    accounts: [Option<&'a Account>; 2],
+}
+
+impl<'a> Terms<'a> {
+    pub(crate) fn new(
+        quotas: &'a Quotas,
+        tenant: &'a Tenant,
+        accounts: [Option<&'a Account>; 2],
+    ) -> Self {
+        let own = accounts
+            .into_iter()
+            .flatten()
+            .find_map(|it| it.tier.as_deref());
+        Self {
+            quotas,
+            tier: own.unwrap_or(tenant.key_class()),
+            accounts,
+        }
+    }
+
+    /// What `limit` lets the tenant spend.
+    #[must_use]
+    pub fn allowance(&self, limit: &LimitRule) -> Allowance {
+        let overrides = self.accounts.iter().flatten();
+        let own = overrides.filter_map(|it| it.limits.get(&limit.name)).next();
+        // A limit that all share is not any tenant's to change.
+        let own = own.filter(|_| !limit.scope.is_shared());
+        *own.or_else(|| limit.tiers.get(self.tier))
+            .unwrap_or(&limit.allowance)
+    }
+
+    /// Over how many parts the tenant's buckets are spread.
+    #[must_use]
+    pub fn shards(&self) -> NonZeroU8 {
+        let all = self.accounts.iter().flatten();
+        all.filter_map(|it| it.shards)
+            .next()
+            .unwrap_or(NonZeroU8::MIN)
+    }
+
+    /// The label of the tier for metrics: its name if it is configured, else [`DEFAULT_CLASS`]. So the set of
+    /// label values is the configured one, whatever is in the tokens that callers bring.
+    #[must_use]
+    pub fn label(&self) -> Arc<str> {
+        static DEFAULT: LazyLock<Arc<str>> = LazyLock::new(|| DEFAULT_CLASS.into());
+        self.quotas.tiers.get(self.tier).unwrap_or(&DEFAULT).clone()
+    }
+}
