@@ -3,17 +3,22 @@
 
 mod account;
 mod allowance;
+mod book;
+mod directory;
 mod event;
 mod fault;
 mod limit;
 mod quotas;
 mod route;
+mod slot;
 mod source;
 mod terms;
 
 pub use self::{
     account::Account,
     allowance::Allowance,
+    book::{CacheSettings, QuotaBook},
+    directory::{Directory, Loading, Lookup},
     event::QuotaEvent,
     fault::{Fault, InvalidQuotas},
     limit::{FailureMode, LimitRule, Mode, Scope},

@@ -38,8 +38,8 @@ impl<'a> Terms<'a> {
     /// What `limit` lets the tenant spend.
     #[must_use]
     pub fn allowance(&self, limit: &LimitRule) -> Allowance {
-        let overrides = self.accounts.iter().flatten();
-        let own = overrides.filter_map(|it| it.limits.get(&limit.name)).next();
+        let mut overrides = self.accounts.iter().flatten();
+        let own = overrides.find_map(|it| it.limits.get(&limit.name));
         // A limit that all share is not any tenant's to change.
         let own = own.filter(|_| !limit.scope.is_shared());
         *own.or_else(|| limit.tiers.get(self.tier))
@@ -49,10 +49,8 @@ impl<'a> Terms<'a> {
     /// Over how many parts the tenant's buckets are spread.
     #[must_use]
     pub fn shards(&self) -> NonZeroU8 {
-        let all = self.accounts.iter().flatten();
-        all.filter_map(|it| it.shards)
-            .next()
-            .unwrap_or(NonZeroU8::MIN)
+        let mut all = self.accounts.iter().flatten();
+        all.find_map(|it| it.shards).unwrap_or(NonZeroU8::MIN)
     }
 
     /// The label of the tier for metrics: its name if it is configured, else [`DEFAULT_CLASS`]. So the set of

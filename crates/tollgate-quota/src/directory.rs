@@ -1,0 +1,274 @@
+//! Accounts by tenant, kept in memory.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use moka::sync::Cache;
+use tokio::{
+    runtime::Handle,
+    sync::{Semaphore, broadcast},
+    time::timeout,
+};
+use tollgate_core::Tenant;
+
+use crate::{
+    Account, CacheSettings, Change, QuotaBook, QuotaEvent, QuotaSource, Quotas,
+    event::Listener,
+    slot::{Answer, Next, Slot},
+};
+
+/// So many accounts are loaded at a time: a source that is slow shall not be buried in questions.
+const MOST_LOADS: usize = 64;
+
+/// Looks up the accounts of tenants: at once when they are in memory, which they are once a tenant has been
+/// seen. Clones are cheap and share everything.
+///
+/// 1. A tenant is loaded once at a time, however many requests wait for it.
+/// 2. An account in use is loaded again in the background shortly before its time is up, so no request waits
+///    for it. One that was not asked for in that time is waited for, as if it were new.
+/// 3. While a source fails, what it said last counts, however old; it is asked again every second.
+/// 4. That no source knows a tenant is remembered, too.
+/// 5. Callers known only by their address are not looked up.
+#[derive(Clone)]
+pub struct Directory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    quotas: Arc<ArcSwap<Quotas>>,
+    sources: Vec<Source>,
+    settings: CacheSettings,
+    slots: Cache<Arc<str>, Arc<Slot>>,
+    loads: Semaphore,
+    listener: Listener,
+    /// The age of the oldest account in use since a source failed, in milliseconds.
+    stale: AtomicU64,
+}
+
+struct Source {
+    source: Arc<dyn QuotaSource>,
+    /// Whether it failed the last time it was asked, for one line in the log per change.
+    fails: AtomicBool,
+}
+
+/// What is known of a tenant, now or soon.
+#[derive(Debug)]
+pub enum Lookup {
+    /// The account; `None` if no source knows the tenant.
+    Known(Option<Arc<Account>>),
+    /// It is being loaded.
+    Loading(Loading),
+}
+
+impl Directory {
+    pub(crate) fn open(book: QuotaBook, listener: Listener) -> Self {
+        let QuotaBook {
+            quotas,
+            sources,
+            cache,
+        } = book;
+        let source = |source| Source {
+            source,
+            fails: AtomicBool::new(false),
+        };
+        let sources = sources.into_iter().map(source).collect();
+        let inner = Arc::new(Inner {
+            quotas,
+            sources,
+            settings: cache,
+            slots: Cache::new(cache.max_tenants),
+            loads: Semaphore::new(MOST_LOADS),
+            listener,
+            stale: AtomicU64::new(0),
+        });
+        for source in &inner.sources {
+            if let Some(changes) = source.source.changes() {
+                tokio::spawn(follow(Arc::downgrade(&inner), changes));
+            }
+        }
+        Self { inner }
+    }
+
+    /// The quotas as they are now.
+    #[must_use]
+    pub fn quotas(&self) -> arc_swap::Guard<Arc<Quotas>> {
+        self.inner.quotas.load()
+    }
+
+    /// What sources say about `tenant`.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, if there are sources.
+    #[must_use]
+    pub fn look_up(&self, tenant: &Tenant) -> Lookup {
+        if self.inner.sources.is_empty() || tenant.is_anonymous() {
+            return Lookup::Known(None);
+        }
+        let slots = &self.inner.slots;
+        let slot = slots.get(tenant.id()).unwrap_or_else(|| {
+            // Of those who come at the same time, one makes it.
+            slots.get_with(tenant.id().into(), Arc::default)
+        });
+        let Answer {
+            account,
+            heard,
+            next,
+        } = slot.ask();
+        if matches!(next, Next::Load | Next::LoadAndWait) {
+            self.inner.load(tenant.id().into(), slot.clone());
+        }
+        if matches!(next, Next::Wait | Next::LoadAndWait) {
+            let patience = self.inner.settings.patience;
+            let inner = self.inner.clone();
+            return Lookup::Loading(Loading(Box::pin(async move {
+                let _ = timeout(patience, slot.loaded()).await;
+                let (account, heard) = slot.peek();
+                if !heard {
+                    (inner.listener)(QuotaEvent::Unknown);
+                }
+                account
+            })));
+        }
+        if !heard {
+            (self.inner.listener)(QuotaEvent::Unknown);
+        }
+        Lookup::Known(account)
+    }
+}
+
+impl Inner {
+    /// Loads the account of one tenant, in a task that belongs to nobody in particular.
+    fn load(self: &Arc<Self>, tenant: Arc<str>, slot: Arc<Slot>) {
+        let this = self.clone();
+        let unfinished = slot.loading();
+        Handle::current().spawn(async move {
+            // Never closed.
+            let _permit = this.loads.acquire().await;
+            let mut again = true;
+            while again {
+                let known = slot.parts();
+                let mut answers = Vec::with_capacity(this.sources.len());
+                for (i, source) in this.sources.iter().enumerate() {
+                    let known = known.get(i).and_then(Option::as_deref);
+                    answers.push(this.ask(source, &tenant, known).await);
+                }
+                let settings = &this.settings;
+                let outcome = slot.finish(answers, settings.ttl, settings.unknown_ttl);
+                this.note_age(outcome.stale);
+                again = outcome.again;
+            }
+            unfinished.done();
+        });
+    }
+
+    async fn ask(
+        &self,
+        source: &Source,
+        tenant: &str,
+        known: Option<&Account>,
+    ) -> Result<Option<Account>, ()> {
+        let answer = source.source.load(tenant, known).await;
+        let name = source.source.name();
+        let ok = answer.is_ok();
+        (self.listener)(QuotaEvent::Loaded { source: name, ok });
+        if source.fails.swap(!ok, Ordering::Relaxed) == ok {
+            match &answer {
+                Ok(_) => tracing::info!(source = name, "the source of quotas answers again"),
+                Err(error) => tracing::warn!(
+                    source = name,
+                    %error,
+                    "the source of quotas fails; what it said last counts, and for new tenants their tier or the default"
+                ),
+            }
+        }
+        answer.map_err(|_| ())
+    }
+
+    fn note_age(&self, stale: Option<Duration>) {
+        if let Some(age) = stale {
+            let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+            let oldest = self.stale.fetch_max(millis, Ordering::Relaxed).max(millis);
+            (self.listener)(QuotaEvent::Stale(Duration::from_millis(oldest)));
+        } else if self.stale.swap(0, Ordering::Relaxed) > 0 {
+            (self.listener)(QuotaEvent::Stale(Duration::ZERO));
+        }
+    }
+
+    fn note_change(self: &Arc<Self>, change: &Change) {
+        match change {
+            Change::Tenant(tenant) => {
+                if let Some(slot) = self.slots.get(&**tenant)
+                    && slot.expire()
+                {
+                    self.load(tenant.clone(), slot);
+                }
+            }
+            Change::Anything => {
+                for (_, slot) in &self.slots {
+                    slot.age();
+                }
+            }
+        }
+    }
+}
+
+/// Passes on what a source says by itself, until the source or the directory is gone.
+async fn follow(directory: Weak<Inner>, mut changes: broadcast::Receiver<Change>) {
+    loop {
+        let change = match changes.recv().await {
+            Ok(change) => change,
+            // Which ones were missed is not known.
+            Err(broadcast::error::RecvError::Lagged(_)) => Change::Anything,
+            Err(broadcast::error::RecvError::Closed) => return,
+        };
+        let Some(inner) = directory.upgrade() else {
+            return;
+        };
+        inner.note_change(&change);
+    }
+}
+
+// === impl Directory ===
+
+impl fmt::Debug for Directory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Directory")
+            .field("tenants", &self.inner.slots.entry_count())
+            .finish_non_exhaustive()
+    }
+}
+
+/// An account to come, for at most [`CacheSettings::patience`].
+///
+/// # Cancel safety
+///
+/// It may be dropped at any time; the account is loaded all the same.
+#[must_use = "futures do nothing unless polled"]
+pub struct Loading(Pin<Box<dyn Future<Output = Option<Arc<Account>>> + Send>>);
+
+impl Future for Loading {
+    type Output = Option<Arc<Account>>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for Loading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Loading").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests;
