@@ -214,6 +214,26 @@ impl Check {
         }
     }
 
+    /// The part of this check whose charges are `wanted`. `None` if there are none.
+    #[must_use]
+    pub fn filter(&self, mut wanted: impl FnMut(&Charge) -> bool) -> Option<Self> {
+        let enforcing = self.charges.len() - self.shadow;
+        let mut shadow = 0;
+        let mut charges = Vec::with_capacity(self.charges.len());
+        for (i, charge) in self.charges.iter().enumerate() {
+            if wanted(charge) {
+                shadow += usize::from(i >= enforcing);
+                charges.push(charge.clone());
+            }
+        }
+        let charges: Arc<[Charge]> = charges.into();
+        (!charges.is_empty()).then(|| Self {
+            charges,
+            shadow,
+            ..self.clone()
+        })
+    }
+
     /// The decision of a policy that had no answer from the store and has no numbers of its own.
     #[must_use]
     pub fn decide_blindly(self, verdict: Verdict) -> Decision {

@@ -19,6 +19,17 @@ pub struct Decision {
 }
 
 impl Decision {
+    /// The decision on a request for which no store was asked: one that nothing limits, or that a limit blocks.
+    #[must_use]
+    pub fn without_store(verdict: Verdict, limits: Vec<LimitDecision>) -> Self {
+        Self {
+            verdict,
+            granted: u64::from(verdict == Verdict::Allowed),
+            source: Source::Quota,
+            limits,
+        }
+    }
+
     /// Whether the request may go on.
     #[must_use]
     pub fn is_allowed(&self) -> bool {

@@ -133,12 +133,20 @@ impl<C: Clock> MemoryStore<C> {
         Ok(decision)
     }
 
-    /// Carries out an adjustment.
+    /// Whether a bucket is kept under this key. One that is not may be full.
+    #[must_use]
+    pub fn holds(&self, key: &BucketKey) -> bool {
+        lock(&self.shards[self.shard_of(key.tag())])
+            .buckets
+            .contains_key(key)
+    }
+
+    /// Carries out an adjustment, and tells how many tokens each bucket has then, rounded down.
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Oom`] if that needs a new bucket and the store is full; then nothing was changed.
-    fn change(&self, adjustment: &Adjustment) -> Result<Vec<i64>, StoreError> {
+    pub fn change(&self, adjustment: &Adjustment) -> Result<Vec<i64>, StoreError> {
         let mut shard = lock(&self.shards[self.shard_of(adjustment.tag())]);
         let now = self.clock.now();
         let mut tokens = Vec::with_capacity(adjustment.changes().len());

@@ -11,7 +11,11 @@ use std::{fmt, net::IpAddr, sync::Arc};
 pub struct Tenant {
     scope: Scope,
     key_class: Arc<str>,
+    members: Option<Arc<[Member]>>,
 }
+
+/// Who within a tenant makes a request: a kind and an id.
+type Member = (Arc<str>, Arc<str>);
 
 /// Which part of the key space a tenant lives in, so that no verified id can collide with an address.
 #[derive(Clone, PartialEq, Eq, Hash)]
@@ -38,6 +42,7 @@ impl Tenant {
         Ok(Self {
             scope: Scope::Tenant(id),
             key_class: key_class.into(),
+            members: None,
         })
     }
 
@@ -59,7 +64,36 @@ impl Tenant {
         Self {
             scope: Scope::Anonymous(id.into()),
             key_class: ANONYMOUS.into(),
+            members: None,
         }
+    }
+
+    /// Names who within the tenant makes the request, by a `kind` such as `user` and a verified `id`, for
+    /// limits per member. A second call for a kind replaces the first.
+    ///
+    /// # Errors
+    ///
+    /// If the id is empty.
+    pub fn with_member(
+        mut self,
+        kind: impl Into<Arc<str>>,
+        id: impl Into<Arc<str>>,
+    ) -> Result<Self, EmptyId> {
+        let (kind, id) = (kind.into(), id.into());
+        if id.is_empty() {
+            return Err(EmptyId);
+        }
+        let others = self.members.iter().flat_map(|members| members.iter());
+        let others = others.filter(|(other, _)| *other != kind).cloned();
+        self.members = Some(others.chain([(kind.clone(), id)]).collect());
+        Ok(self)
+    }
+
+    /// The id of the member of this kind who makes the request, if it was named.
+    #[must_use]
+    pub fn member(&self, kind: &str) -> Option<&str> {
+        let mut members = self.members.iter().flat_map(|members| members.iter());
+        members.find(|(own, _)| **own == *kind).map(|(_, id)| &**id)
     }
 
     /// The id: as given, or the address of an anonymous caller.

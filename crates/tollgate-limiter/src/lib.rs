@@ -1,18 +1,19 @@
 #![doc = include_str!("../README.md")]
 
 mod breaker;
+mod checking;
 mod limiter;
 mod local;
 mod observer;
+mod plan;
 mod policy;
-mod quotas;
 mod replicas;
 
 pub use self::{
     breaker::{BreakerSettings, BreakerState},
-    limiter::{BuildError, Checking, Limiter, LimiterBuilder},
+    checking::Checking,
+    limiter::{BuildError, Limiter, LimiterBuilder},
     observer::{Observer, SavedBy},
     policy::FailurePolicy,
-    quotas::{DEFAULT_CLASS, Quotas},
     replicas::{DnsReplicas, InvalidReplicas, ReplicaCount, env_replicas},
 };

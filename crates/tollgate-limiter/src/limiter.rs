@@ -1,34 +1,37 @@
 //! Tenant and cost in, decision out.
 
-use std::{
-    fmt,
-    pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
-};
+use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
 
+use tokio::time::Instant;
 use tollgate_core::{
-    Charge, Check, Cost, Decision, InvalidName, KeySpace, Limit, LimitName, Store, Tenant,
+    Adjustment, Change, Charge, Check, Cost, KeySpace, Limit, LimitDecision, MAX_CHARGES,
+    MAX_TOKENS, Store, StoreError, Tenant,
+};
+use tollgate_quota::{
+    Allowance, Directory, FailureMode, InvalidQuotas, Lookup, QuotaBook, Quotas, Route,
 };
 
 use crate::{
-    BreakerSettings, FailurePolicy, Observer, Quotas,
+    BreakerSettings, Checking, FailurePolicy, Observer,
     breaker::Breaker,
-    policy::{Policy, PolicyFuture},
+    plan::{Failure, Plan},
+    policy::Policy,
 };
 
 /// Slightly more than a Redis in the same zone needs at its worst, and less than anyone notices.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(25);
 
+/// How long a reset may take.
+const RESET_DEADLINE: Duration = Duration::from_secs(2);
+
 /// A request that waits longer than this is not waiting for a limiter.
 const LONGEST_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The stages of a limiter, from the outermost to the store.
-type Stages = Breaker<Box<dyn Store>>;
+pub(crate) type Stages = Breaker<Box<dyn Store>>;
 
-/// Decides requests: looks up the tenant's quota, asks the store, and falls back to the policy if the store
-/// gives no answer.
+/// Decides requests: looks up what the tenant may spend, asks the store, and falls back to the policy if the
+/// store gives no answer.
 ///
 /// Clones are cheap and share everything.
 #[derive(Clone)]
@@ -38,9 +41,10 @@ pub struct Limiter {
 
 struct Inner {
     policy: Arc<Policy<Stages>>,
-    quotas: Quotas,
-    limit: LimitName,
+    directory: Directory,
     keys: KeySpace,
+    /// Whether the program says how many replicas there are: it knows better than what is written down.
+    counts_replicas: bool,
 }
 
 impl Limiter {
@@ -52,46 +56,163 @@ impl Limiter {
             on_store_failure: None,
             deadline: DEFAULT_DEADLINE,
             breaker: BreakerSettings::default(),
-            limit: None,
             keys: KeySpace::default(),
             observer: Arc::new(()),
         }
     }
 
-    /// Charges `tenant` with `cost`, if it has the tokens.
+    /// Charges `tenant` with `cost`, if it has the tokens, in all limits that cover every route: for messages,
+    /// jobs, and whatever else is not a request with a route.
     ///
     /// Never fails: if the store does, the [`FailurePolicy`] decides.
     ///
-    /// It starts, and its deadline runs, when the future is polled first.
+    /// Nothing is charged, and no deadline runs, before the future is polled first.
     ///
     /// # Cancel safety
     ///
     /// If the future is dropped before it is ready, the tenant may or may not have been charged, and nothing
     /// is counted.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, unless the store answers at once.
     pub fn check(&self, tenant: &Tenant, cost: Cost) -> Checking {
-        let inner = &self.inner;
-        let limit = Limit {
-            name: inner.limit.clone(),
-            quota: inner.quotas.of(tenant),
-        };
-        let key = inner.keys.bucket(tenant, &limit.name);
-        let check = Check::single(Charge { key, limit, cost });
-        Checking {
-            limiter: self.clone(),
-            tenant: tenant.clone(),
-            future: inner.policy.check(check),
+        self.start(tenant, cost, None)
+    }
+
+    /// Charges `tenant` for a request of `route`, which costs `cost` unless a limit has costs of its own, in
+    /// all limits that cover it. Otherwise as [`check`](Self::check).
+    pub fn check_on(&self, tenant: &Tenant, cost: Cost, route: &Route<'_>) -> Checking {
+        self.start(tenant, cost, Some(route))
+    }
+
+    fn start(&self, tenant: &Tenant, cost: Cost, route: Option<&Route<'_>>) -> Checking {
+        let quotas = self.inner.directory.quotas();
+        match self.inner.directory.look_up(tenant) {
+            Lookup::Known(account) => {
+                let account = account.as_deref();
+                let plan = Plan::new(&self.inner.keys, &quotas, tenant, account, route, cost);
+                Checking::planned(self.clone(), plan)
+            }
+            Lookup::Loading(loading) => {
+                let quotas = Arc::clone(&quotas);
+                Checking::loading(self.clone(), loading, quotas, tenant, route, cost)
+            }
         }
     }
 
-    /// The quotas it was built with.
-    pub fn quotas(&self) -> &Quotas {
-        &self.inner.quotas
+    /// Where `tenant` stands in each limit of its own, whatever routes it covers: nothing is charged or
+    /// counted. Limits that do not bound the tenant, and those of members that it does not name, are left out.
+    ///
+    /// # Errors
+    ///
+    /// If the store gives no answer. No policy stands in for it.
+    pub async fn peek(&self, tenant: &Tenant) -> Result<Vec<LimitDecision>, StoreError> {
+        let mut states = Vec::new();
+        for charges in self.own_buckets(tenant).await.chunks(MAX_CHARGES) {
+            let check = self.read(charges);
+            states.append(&mut self.inner.policy.store().check(check).await?.limits);
+        }
+        Ok(states)
     }
 
-    /// The name of its limit.
+    /// Fills every bucket of `tenant`'s own. Replicas that have denied it know within a second.
+    ///
+    /// # Errors
+    ///
+    /// If the store gives no answer. Some buckets may be full then and others not.
+    pub async fn reset(&self, tenant: &Tenant) -> Result<(), StoreError> {
+        for charges in self.own_buckets(tenant).await.chunks(MAX_CHARGES) {
+            let fill = |charge: &Charge| Change {
+                key: charge.key.clone(),
+                quota: charge.limit.quota,
+                delta: MAX_TOKENS.cast_signed(),
+                floor: 0,
+            };
+            let adjustment = Adjustment::new(charges.iter().map(fill).collect());
+            let adjustment = adjustment.expect("distinct buckets of one tenant");
+            let deadline = (Instant::now() + RESET_DEADLINE).into_std();
+            let adjustment = adjustment.with_deadline(deadline);
+            self.inner.policy.store().adjust(adjustment).await?;
+        }
+        Ok(())
+    }
+
+    /// A check that charges nothing.
+    fn read(&self, charges: &[Charge]) -> Check {
+        let check = Check::new(charges.to_vec()).expect("distinct buckets of one tenant");
+        check.with_deadline((Instant::now() + self.inner.policy.deadline()).into_std())
+    }
+
+    async fn own_buckets(&self, tenant: &Tenant) -> Vec<Charge> {
+        let quotas = Arc::clone(&self.inner.directory.quotas());
+        let account = match self.inner.directory.look_up(tenant) {
+            Lookup::Known(account) => account,
+            Lookup::Loading(loading) => loading.await,
+        };
+        let terms = quotas.terms(tenant, account.as_deref());
+        let keys = &self.inner.keys;
+        let own = quotas.limits().iter().filter_map(|rule| {
+            let key = crate::plan::own_key(keys, tenant, rule)?;
+            let Allowance::Limited(quota) = terms.allowance(rule) else {
+                return None;
+            };
+            let name = rule.name().clone();
+            let limit = Limit { name, quota };
+            let cost = Cost::FREE;
+            Some(Charge { key, limit, cost })
+        });
+        own.collect()
+    }
+
+    /// The quotas as they are now.
     #[must_use]
-    pub fn limit(&self) -> &LimitName {
-        &self.inner.limit
+    pub fn quotas(&self) -> Arc<Quotas> {
+        Arc::clone(&self.inner.directory.quotas())
+    }
+
+    pub(crate) fn keys(&self) -> &KeySpace {
+        &self.inner.keys
+    }
+
+    pub(crate) fn policy(&self) -> &Arc<Policy<Stages>> {
+        &self.inner.policy
+    }
+
+    /// What a check gets if the store gives no answer, unless it is the limiter's own policy: the strictest
+    /// of what its limits say, and for those that say nothing, of `default`.
+    pub(crate) fn failure_policy(
+        &self,
+        failure: Failure,
+        default: Option<&FailurePolicy>,
+    ) -> Option<FailurePolicy> {
+        let quotas = self.inner.directory.quotas();
+        let default = default.cloned().or_else(|| {
+            let mode = quotas.failure_mode()?;
+            Some(self.policy_of(mode, &quotas))
+        });
+        let own = failure.strictest.map(|mode| self.policy_of(mode, &quotas));
+        if !failure.default_too {
+            // A check of limits that only watch has none, and refuses nobody.
+            return Some(own.unwrap_or(FailurePolicy::Open));
+        }
+        let Some(own) = own else {
+            return default;
+        };
+        let default = default.unwrap_or_else(|| self.inner.policy.on_failure().clone());
+        Some(if own.mode() > default.mode() {
+            own
+        } else {
+            default
+        })
+    }
+
+    fn policy_of(&self, mode: FailureMode, quotas: &Quotas) -> FailurePolicy {
+        if mode == FailureMode::Local && self.inner.counts_replicas {
+            self.inner.policy.on_failure().clone()
+        } else {
+            written(mode, quotas)
+        }
     }
 
     /// Who is told what happens.
@@ -112,67 +233,44 @@ impl Limiter {
 impl fmt::Debug for Limiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Limiter")
-            .field("limit", &self.inner.limit)
             .field("policy", &self.inner.policy)
+            .field("directory", &self.inner.directory)
             .finish_non_exhaustive()
     }
 }
 
-/// The decision to come, from [`Limiter::check`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Checking {
-    limiter: Limiter,
-    tenant: Tenant,
-    future: PolicyFuture<Stages>,
-}
-
-impl Checking {
-    /// Decides by another policy than the limiter's if the store gives no answer.
-    pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
-        self.future.on_failure(policy);
-        self
+fn written(mode: FailureMode, quotas: &Quotas) -> FailurePolicy {
+    match mode {
+        FailureMode::Open => FailurePolicy::Open,
+        FailureMode::Closed => FailurePolicy::Closed,
+        FailureMode::Local => {
+            // Quotas with a local policy and without a number do not pass their check.
+            FailurePolicy::local(quotas.replicas().map_or(1, NonZeroU32::get))
+        }
     }
 }
 
-// === impl Checking ===
-
-impl Future for Checking {
-    type Output = Decision;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
-        let decision = ready!(Pin::new(&mut self.future).poll(cx));
-        let inner = &self.limiter.inner;
-        inner
-            .policy
-            .observer()
-            .decided(inner.quotas.label(&self.tenant), &decision);
-        Poll::Ready(decision)
-    }
-}
-
-/// Puts a [`Limiter`] together. [`quotas`](Self::quotas) and [`on_store_failure`](Self::on_store_failure)
-/// must be given.
+/// Puts a [`Limiter`] together. [`quotas`](Self::quotas) must be given, and
+/// [`on_store_failure`](Self::on_store_failure) unless they say it.
 #[must_use]
 pub struct LimiterBuilder {
     store: Box<dyn Store>,
-    quotas: Option<Quotas>,
+    quotas: Option<QuotaBook>,
     on_store_failure: Option<FailurePolicy>,
     deadline: Duration,
     breaker: BreakerSettings,
-    limit: Option<Result<LimitName, InvalidName>>,
     keys: KeySpace,
     observer: Arc<dyn Observer>,
 }
 
 impl LimiterBuilder {
-    /// Who may spend how much.
-    pub fn quotas(mut self, quotas: Quotas) -> Self {
-        self.quotas = Some(quotas);
+    /// Who may spend how much: [`Quotas`], or a [`QuotaBook`] that takes them from a file and other sources.
+    pub fn quotas(mut self, quotas: impl Into<QuotaBook>) -> Self {
+        self.quotas = Some(quotas.into());
         self
     }
 
-    /// What a request gets when the store gives no answer.
+    /// What a request gets when the store gives no answer. What a limits file says about that goes before it.
     pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
         self.on_store_failure = Some(policy);
         self
@@ -195,14 +293,6 @@ impl LimiterBuilder {
         self
     }
 
-    /// Names the limit, by default `default`. Limiters that share a store and a prefix and are to have
-    /// buckets of their own need different names, and so do stacked ones, whose names stand side by side in
-    /// the headers.
-    pub fn limit(mut self, name: &str) -> Self {
-        self.limit = Some(LimitName::new(name));
-        self
-    }
-
     /// How buckets are named in the store, by default with the prefix `tg`.
     pub fn keys(mut self, keys: KeySpace) -> Self {
         self.keys = keys;
@@ -219,24 +309,34 @@ impl LimiterBuilder {
     ///
     /// # Errors
     ///
-    /// If quotas or the failure policy are missing, or the limit's name is not a valid one.
+    /// If the quotas are missing or contradict themselves, if nothing says what happens when the store fails,
+    /// or if a setting is out of range.
+    ///
+    /// # Panics
+    ///
+    /// Outside of a Tokio runtime, if a source of quotas tells of changes.
     pub fn build(self) -> Result<Limiter, BuildError> {
-        let quotas = self.quotas.ok_or(BuildError::NoQuotas)?;
-        let on_failure = self.on_store_failure.ok_or(BuildError::NoFailurePolicy)?;
-        let limit = self
-            .limit
-            .transpose()
-            .map_err(BuildError::LimitName)?
-            .unwrap_or_default();
+        let book = self.quotas.ok_or(BuildError::NoQuotas)?;
+        let quotas = book.quotas();
+        quotas.check().map_err(BuildError::Quotas)?;
+        let counts_replicas = matches!(self.on_store_failure, Some(FailurePolicy::Local { .. }));
+        let on_failure = self
+            .on_store_failure
+            .or_else(|| Some(written(quotas.failure_mode()?, &quotas)));
+        let on_failure = on_failure.ok_or(BuildError::NoFailurePolicy)?;
         if self.deadline.is_zero() || self.deadline > LONGEST_DEADLINE {
             return Err(BuildError::Deadline(self.deadline));
         }
         if let Some(fault) = self.breaker.fault() {
             return Err(BuildError::Breaker(fault));
         }
-        self.observer
-            .built(&limit, &mut quotas.labels(), &on_failure);
+        for warning in quotas.warnings() {
+            tracing::warn!("{warning}");
+        }
+        self.observer.built(&quotas, &on_failure);
         let breaker = Breaker::new(self.store, self.breaker, self.observer.clone());
+        let observer = self.observer.clone();
+        let directory = book.open(move |event| observer.quotas(event));
         let policy = Arc::new(Policy::new(
             breaker,
             on_failure,
@@ -246,9 +346,9 @@ impl LimiterBuilder {
         Ok(Limiter {
             inner: Arc::new(Inner {
                 policy,
-                quotas,
-                limit,
+                directory,
                 keys: self.keys,
+                counts_replicas,
             }),
         })
     }
@@ -263,7 +363,6 @@ impl fmt::Debug for LimiterBuilder {
             .field("on_store_failure", &self.on_store_failure)
             .field("deadline", &self.deadline)
             .field("breaker", &self.breaker)
-            .field("limit", &self.limit)
             .field("keys", &self.keys)
             .finish_non_exhaustive()
     }
@@ -281,8 +380,8 @@ pub enum BuildError {
     Deadline(Duration),
     /// What is wrong with the settings given to [`LimiterBuilder::breaker`].
     Breaker(&'static str),
-    /// The name given to [`LimiterBuilder::limit`].
-    LimitName(InvalidName),
+    /// What is wrong with the quotas.
+    Quotas(InvalidQuotas),
 }
 
 impl fmt::Display for BuildError {
@@ -296,7 +395,7 @@ impl fmt::Display for BuildError {
                 write!(f, "the deadline is {given:?}; it must be above zero and at most a minute")
             }
             Self::Breaker(fault) => write!(f, "circuit breaker: {fault}"),
-            Self::LimitName(error) => error.fmt(f),
+            Self::Quotas(error) => write!(f, "quotas: {error}"),
         }
     }
 }
@@ -311,6 +410,9 @@ mod tests {
         AdjustFuture, Adjustment, ChargeState, CheckFuture, ErrorKind, ManualClock, MemoryStore,
         Quota, Source, StoreError, Verdict,
     };
+
+    use tollgate_core::{Decision, LimitName};
+    use tollgate_quota::LimitRule;
 
     use super::*;
 
@@ -388,14 +490,15 @@ mod tests {
             bare().quotas(quotas()).build().err(),
             Some(BuildError::NoFailurePolicy)
         );
-        let named = bare()
-            .quotas(quotas())
-            .on_store_failure(FailurePolicy::Open)
-            .limit("naïve");
-        assert!(matches!(
-            named.build().err(),
-            Some(BuildError::LimitName(_))
+        let doubled = quotas().limit(LimitRule::new(
+            LimitName::default(),
+            Quota::new(1, 1).expect("a quota"),
         ));
+        let doubled = bare().quotas(doubled);
+        let error = doubled.on_store_failure(FailurePolicy::Open).build();
+        assert!(matches!(error.err(), Some(BuildError::Quotas(_))));
+        let written = quotas().on_store_failure(FailureMode::Closed, None);
+        assert!(bare().quotas(written).build().is_ok());
     }
 
     #[test]

@@ -1,17 +1,23 @@
 //! Limits without the store: each replica enforces its share.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::{
+    collections::HashMap,
+    sync::{
+        PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 use tollgate_core::{
-    BucketKey, Charge, Check, Clock, Decision, KeySpace, Limit, MemoryStore, MonotonicClock, Quota,
-    Source, Tenant, Verdict,
+    Adjustment, BucketKey, Charge, Check, Clock, Decision, KeySpace, Limit, LimitName, MemoryStore,
+    MonotonicClock, Quota, Source, StoreError, Tenant, Verdict,
 };
 
 /// So many tenants have a bucket of their own while the store is away.
 const MAX_BUCKETS: usize = 100_000;
 
 /// What a replica enforces by itself: of each quota `rate / N`, and `capacity / N` or the largest cost that
-/// was ever asked for, whichever is more.
+/// was ever asked of the limit, whichever is more.
 ///
 /// 1. While the store answers, each bucket here is kept at most as full as the store said, divided by N. So a
 ///    tenant that was just seen drained starts drained.
@@ -25,7 +31,7 @@ pub(crate) struct Local<C = MonotonicClock> {
     buckets: MemoryStore<C>,
     /// One bucket for each limit and quota.
     overflow: MemoryStore<C>,
-    largest_cost: AtomicU64,
+    costs: LargestCosts,
 }
 
 impl Local {
@@ -39,19 +45,18 @@ impl<C: Clock + Clone> Local<C> {
         Self {
             buckets: MemoryStore::with_clock(clock.clone()).with_max_buckets(max_buckets),
             overflow: MemoryStore::with_clock(clock),
-            largest_cost: AtomicU64::new(1),
+            costs: LargestCosts::default(),
         }
     }
 
-    /// Notes what a request costs, so that its route is not shut for good when the store goes.
+    /// Notes what requests cost, so that no route is shut for good when the store goes.
     pub(crate) fn note_costs(&self, check: &Check) {
-        // What can never fit must not make buckets larger, least of all those of others.
-        let fits = |charge: &&Charge| charge.cost.tokens() <= charge.limit.quota.capacity();
-        let costs = check.charges().iter().filter(fits);
-        let largest = costs.map(|charge| charge.cost.tokens()).max().unwrap_or(0);
-        // Most of the time there is nothing to write, and then no cache line to fight for.
-        if largest > self.largest_cost.load(Ordering::Relaxed) {
-            self.largest_cost.fetch_max(largest, Ordering::Relaxed);
+        for charge in check.charges() {
+            let cost = charge.cost.tokens();
+            // What can never fit must not make buckets larger, least of all those of others.
+            if cost <= charge.limit.quota.capacity() {
+                self.costs.note(&charge.limit.name, cost);
+            }
         }
     }
 
@@ -61,7 +66,7 @@ impl<C: Clock + Clone> Local<C> {
             let Some(remaining) = limit.remaining else {
                 continue;
             };
-            let quota = self.share(&charge.limit.quota, replicas);
+            let quota = self.share(&charge.limit, replicas);
             #[expect(clippy::cast_precision_loss, reason = "at most 10^12")]
             let tokens = remaining as f64 / f64::from(replicas.max(1));
             // A store without room forgets nobody; this one will share the overflow bucket.
@@ -70,14 +75,9 @@ impl<C: Clock + Clone> Local<C> {
     }
 
     pub(crate) fn decide(&self, check: &Check, replicas: u32) -> Decision {
-        let share = |charge: &Charge| self.share_of(charge, replicas);
-        let answer = self.buckets.decide(check.map_charges(share)).or_else(|_| {
-            self.overflow.decide(check.map_charges(|charge| Charge {
-                key: overflow_key(&charge.limit),
-                ..self.share_of(charge, replicas)
-            }))
-        });
-        match answer {
+        let shares = check.map_charges(|charge| self.share_of(charge, replicas));
+        let answer = self.buckets.decide(shares.clone());
+        match answer.or_else(|_| self.decide_apart(&shares)) {
             Ok(mut decision) => {
                 decision.source = Source::Fallback;
                 decision
@@ -87,10 +87,45 @@ impl<C: Clock + Clone> Local<C> {
         }
     }
 
+    /// Decides a check for some of whose buckets there is no room. The others keep theirs: who was drained
+    /// before the flood stays so.
+    fn decide_apart(&self, check: &Check) -> Result<Decision, StoreError> {
+        let overflow = |charge: &Charge| Charge {
+            key: overflow_key(&charge.limit),
+            ..charge.clone()
+        };
+        let charges = check.charges().iter();
+        let is_held: Vec<_> = charges
+            .map(|charge| self.buckets.holds(&charge.key))
+            .collect();
+        let part = |held: bool| {
+            let mut is_held = is_held.iter();
+            check.filter(|_| is_held.next() == Some(&held))
+        };
+        let crowd = part(false).map(|part| part.map_charges(overflow));
+        let (Some(own), Some(crowd)) = (part(true), crowd) else {
+            return self.overflow.decide(check.map_charges(overflow));
+        };
+        let ours = self.buckets.decide(own.clone())?;
+        let theirs = self.overflow.decide(crowd.clone())?;
+        let granted = ours.granted.min(theirs.granted);
+        if let Some(back) = Adjustment::give_back(&own, &ours, ours.granted - granted) {
+            self.buckets.change(&back)?;
+        }
+        if let Some(back) = Adjustment::give_back(&crowd, &theirs, theirs.granted - granted) {
+            self.overflow.change(&back)?;
+        }
+        let (mut ours, mut theirs) = (ours.limits.into_iter(), theirs.limits.into_iter());
+        let limits = is_held
+            .iter()
+            .filter_map(|held| if *held { ours.next() } else { theirs.next() });
+        let states = limits.map(|limit| (limit.remaining.unwrap_or(0), limit.wait));
+        Ok(check.clone().decide(granted, Source::Fallback, states))
+    }
+
     fn share_of(&self, charge: &Charge, replicas: u32) -> Charge {
-        let quota = self.share(&charge.limit.quota, replicas);
         let limit = Limit {
-            quota,
+            quota: self.share(&charge.limit, replicas),
             ..charge.limit.clone()
         };
         Charge {
@@ -99,15 +134,37 @@ impl<C: Clock + Clone> Local<C> {
         }
     }
 
-    fn share(&self, quota: &Quota, replicas: u32) -> Quota {
-        quota.share(replicas, self.largest_cost.load(Ordering::Relaxed))
+    fn share(&self, limit: &Limit, replicas: u32) -> Quota {
+        limit.quota.share(replicas, self.costs.largest(&limit.name))
+    }
+}
+
+/// The largest cost that was ever asked of each limit, at least 1.
+#[derive(Debug, Default)]
+struct LargestCosts(RwLock<HashMap<LimitName, AtomicU64>>);
+
+impl LargestCosts {
+    fn note(&self, limit: &LimitName, cost: u64) {
+        // Most of the time there is nothing to write, and then no cache line to fight for.
+        if cost <= self.largest(limit) {
+            return;
+        }
+        let mut costs = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let largest = costs.entry(limit.clone()).or_default();
+        largest.fetch_max(cost, Ordering::Relaxed);
+    }
+
+    fn largest(&self, limit: &LimitName) -> u64 {
+        let costs = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let largest = costs.get(limit);
+        largest.map_or(1, |largest| largest.load(Ordering::Relaxed))
     }
 }
 
 /// One bucket for each limit and quota, so that a tier with a small quota does not drain a larger one's.
 fn overflow_key(limit: &Limit) -> BucketKey {
-    let tenant = Tenant::new(limit.quota.to_string(), "overflow").expect("not empty");
-    KeySpace::default().bucket(&tenant, &limit.name)
+    let everybody = Tenant::new("everybody", "overflow").expect("not empty");
+    KeySpace::default().member_bucket(&everybody, &limit.name, &limit.quota.to_string())
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::{sync::Arc, time::Duration};
 
-use tollgate_core::{Decision, LimitName, StoreError};
+use tollgate_core::{Decision, StoreError};
+use tollgate_quota::{QuotaEvent, Quotas};
 
 use crate::{BreakerState, FailurePolicy};
 
@@ -10,14 +11,14 @@ use crate::{BreakerState, FailurePolicy};
 ///
 /// The methods run on the way of a request: they must not block.
 pub trait Observer: Send + Sync + 'static {
-    /// A limiter was built, with this limit, these key classes and this policy. Label sets can start at 0.
-    fn built(
-        &self,
-        limit: &LimitName,
-        key_classes: &mut dyn Iterator<Item = &str>,
-        policy: &FailurePolicy,
-    ) {
-        let _ = (limit, key_classes, policy);
+    /// A limiter was built, with these quotas and this policy. Label sets can start at 0.
+    fn built(&self, quotas: &Quotas, policy: &FailurePolicy) {
+        let _ = (quotas, policy);
+    }
+
+    /// Something happened to the quotas.
+    fn quotas(&self, event: QuotaEvent) {
+        let _ = event;
     }
 
     /// A request was decided.
@@ -90,13 +91,12 @@ impl SavedBy {
 impl Observer for () {}
 
 impl<O: Observer + ?Sized> Observer for Arc<O> {
-    fn built(
-        &self,
-        limit: &LimitName,
-        key_classes: &mut dyn Iterator<Item = &str>,
-        policy: &FailurePolicy,
-    ) {
-        (**self).built(limit, key_classes, policy);
+    fn built(&self, quotas: &Quotas, policy: &FailurePolicy) {
+        (**self).built(quotas, policy);
+    }
+
+    fn quotas(&self, event: QuotaEvent) {
+        (**self).quotas(event);
     }
 
     fn decided(&self, key_class: &str, decision: &Decision) {

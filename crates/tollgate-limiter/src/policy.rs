@@ -16,6 +16,8 @@ use tollgate_core::{
     ChargeState, Check, CheckFuture, Decision, ErrorKind, Store, StoreError, Verdict,
 };
 
+use tollgate_quota::FailureMode;
+
 use crate::{Observer, ReplicaCount, local::Local};
 
 /// What a request gets when the store gives no answer. Chosen before the incident.
@@ -49,6 +51,15 @@ impl FailurePolicy {
         match self {
             Self::Local { replicas } => Some(replicas.replicas()),
             Self::Open | Self::Closed => None,
+        }
+    }
+
+    /// How strict it is.
+    pub(crate) const fn mode(&self) -> FailureMode {
+        match self {
+            Self::Open => FailureMode::Open,
+            Self::Closed => FailureMode::Closed,
+            Self::Local { .. } => FailureMode::Local,
         }
     }
 
@@ -95,24 +106,38 @@ impl<S: Store> Policy<S> {
         &*self.observer
     }
 
-    pub(crate) fn check(self: &Arc<Self>, check: Check) -> PolicyFuture<S> {
+    /// Asks about a request that came at `started`.
+    pub(crate) fn check(self: &Arc<Self>, check: Check, started: Instant) -> PolicyFuture<S> {
         PolicyFuture {
             policy: self.clone(),
             on_failure: None,
             check,
+            started,
             asked: None,
         }
     }
 
-    fn ask(&self, check: &Check) -> Asked {
+    pub(crate) const fn deadline(&self) -> Duration {
+        self.deadline
+    }
+
+    pub(crate) const fn on_failure(&self) -> &FailurePolicy {
+        &self.on_failure
+    }
+
+    /// The stages within, which do not invent anything.
+    pub(crate) const fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn ask(&self, check: &Check, started: Instant) -> Asked {
         self.local.note_costs(check);
-        let started = Instant::now();
         let deadline = started + self.deadline;
         let future = self
             .store
             .check(check.clone().with_deadline(deadline.into_std()));
         Asked {
-            started,
+            asked: Instant::now(),
             deadline,
             future,
             timer: None,
@@ -197,13 +222,15 @@ pub(crate) struct PolicyFuture<S> {
     /// The policy of this request, if it is another than the limiter's.
     on_failure: Option<FailurePolicy>,
     check: Check,
-    /// Nobody is asked, and no deadline runs, before somebody waits for the answer.
+    /// When the deadline started to run.
+    started: Instant,
+    /// Nobody is asked before somebody waits for the answer.
     asked: Option<Asked>,
 }
 
 /// A store that has been asked.
 struct Asked {
-    started: Instant,
+    asked: Instant,
     deadline: Instant,
     future: CheckFuture,
     /// Only there once the store has been waited for: an answer at once needs none.
@@ -225,7 +252,7 @@ impl<S: Store> Future for PolicyFuture<S> {
         let this = &mut *self;
         let asked = this
             .asked
-            .get_or_insert_with(|| this.policy.ask(&this.check));
+            .get_or_insert_with(|| this.policy.ask(&this.check, this.started));
         let answer = match Pin::new(&mut asked.future).poll(cx) {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
@@ -243,7 +270,7 @@ impl<S: Store> Future for PolicyFuture<S> {
         let on_failure = this.on_failure.as_ref();
         Poll::Ready(
             this.policy
-                .conclude(&this.check, on_failure, asked.started, answer),
+                .conclude(&this.check, on_failure, asked.asked, answer),
         )
     }
 }
@@ -340,7 +367,7 @@ mod tests {
     async fn a_check_ends_at_its_deadline_whatever_the_store_does() {
         let start = Instant::now();
         let silent = bench(FailurePolicy::Closed, 1_000_000);
-        let decision = silent.policy.check(check()).await;
+        let decision = silent.policy.check(check(), Instant::now()).await;
         assert_eq!(start.elapsed(), Duration::from_millis(25));
         assert_eq!(
             (decision.verdict, decision.source),
@@ -349,7 +376,10 @@ mod tests {
         assert_eq!(*silent.log.0.lock().expect("no panic"), ["timeout closed"]);
 
         let prompt = bench(FailurePolicy::Closed, 24);
-        assert_eq!(prompt.policy.check(check()).await.source, Source::Store);
+        assert_eq!(
+            prompt.policy.check(check(), Instant::now()).await.source,
+            Source::Store
+        );
     }
 
     #[tokio::test(start_paused = true)]
@@ -373,16 +403,19 @@ mod tests {
             deadline,
             Arc::new(()),
         ));
-        assert!(policy.check(check()).await.is_allowed());
+        assert!(policy.check(check(), Instant::now()).await.is_allowed());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_can_have_a_policy_of_its_own() {
         let bench = bench(FailurePolicy::Open, 1_000);
-        let mut future = bench.policy.check(check());
+        let mut future = bench.policy.check(check(), Instant::now());
         future.on_failure(FailurePolicy::Closed);
         assert_eq!(future.await.verdict, Verdict::Unavailable);
-        assert_eq!(bench.policy.check(check()).await.verdict, Verdict::Allowed);
+        assert_eq!(
+            bench.policy.check(check(), Instant::now()).await.verdict,
+            Verdict::Allowed
+        );
         assert_eq!(
             *bench.log.0.lock().expect("no panic"),
             ["timeout closed", "timeout open"]
@@ -393,12 +426,18 @@ mod tests {
     async fn the_local_policy_goes_on_from_what_the_store_said_last() {
         let bench = bench(FailurePolicy::local(4), 1);
         for _ in 0..80 {
-            assert!(bench.policy.check(check()).await.is_allowed());
+            assert!(
+                bench
+                    .policy
+                    .check(check(), Instant::now())
+                    .await
+                    .is_allowed()
+            );
         }
         bench.well.store(false, Ordering::SeqCst);
         let mut admitted = 0;
         for _ in 0..50 {
-            let decision = bench.policy.check(check()).await;
+            let decision = bench.policy.check(check(), Instant::now()).await;
             assert_eq!(decision.source, Source::Fallback);
             admitted += u32::from(decision.is_allowed());
         }

@@ -1,6 +1,6 @@
 //! One limit as it is configured.
 
-use std::{collections::HashMap, num::NonZeroU32, sync::Arc};
+use std::{collections::HashMap, sync::Arc};
 
 use sha2::{Digest, Sha256};
 use tollgate_core::{Cost, LimitName, Tenant};
@@ -9,7 +9,6 @@ use crate::{Allowance, Route, RoutePattern};
 
 /// Whose bucket a limit charges.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
 pub enum Scope {
     /// One for each tenant.
     #[default]
@@ -251,9 +250,6 @@ fn position(limit: &LimitName, tenant: &str) -> f64 {
     let bytes = [hash[0], hash[1], hash[2], hash[3]];
     f64::from(u32::from_be_bytes(bytes)) / (f64::from(u32::MAX) + 1.0)
 }
-
-/// A count of replicas that is written down.
-pub(crate) type Replicas = NonZeroU32;
 
 #[cfg(test)]
 mod tests {

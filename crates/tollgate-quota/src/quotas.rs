@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashMap, HashSet},
-    num::NonZeroU8,
+    num::{NonZeroU8, NonZeroU32},
     sync::Arc,
 };
 
@@ -10,7 +10,7 @@ use tollgate_core::{Cost, LimitName, MAX_CHARGES, Quota, Tenant};
 
 use crate::{
     Account, Allowance, FailureMode, Fault, InvalidQuotas, LimitRule, Mode, Route, RoutePattern,
-    Terms, limit::Replicas,
+    Terms,
 };
 
 /// The key class of tenants without a tier of their own, in metrics.
@@ -58,7 +58,7 @@ pub struct Quotas {
     tenants: HashMap<Arc<str>, Account>,
     routes: Vec<(RoutePattern, RoutePrice)>,
     on_store_failure: Option<FailureMode>,
-    replicas: Option<Replicas>,
+    replicas: Option<NonZeroU32>,
 }
 
 impl Quotas {
@@ -133,7 +133,7 @@ impl Quotas {
 
     /// What a request gets when the store gives no answer, unless one of its limits says something stricter;
     /// `replicas` is what [`FailureMode::Local`] divides by.
-    pub fn on_store_failure(mut self, mode: FailureMode, replicas: Option<Replicas>) -> Self {
+    pub fn on_store_failure(mut self, mode: FailureMode, replicas: Option<NonZeroU32>) -> Self {
         self.on_store_failure = Some(mode);
         self.replicas = replicas.or(self.replicas);
         self
@@ -168,7 +168,7 @@ impl Quotas {
 
     /// The number of replicas, if it is written here.
     #[must_use]
-    pub const fn replicas(&self) -> Option<Replicas> {
+    pub const fn replicas(&self) -> Option<NonZeroU32> {
         self.replicas
     }
 

@@ -1,0 +1,305 @@
+//! One request on its way through the limiter.
+
+use std::{
+    fmt,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+use tollgate_core::{
+    Adjustment, Check, Cost, Decision, LimitDecision, Source, Store, Tenant, Verdict,
+};
+use tollgate_quota::{Loading, Quotas, Route};
+
+use crate::{
+    FailurePolicy, Limiter,
+    limiter::Stages,
+    plan::{Part, Plan},
+    policy::PolicyFuture,
+};
+
+/// What is given back is of no use after this time: the bucket has refilled, or nobody answers.
+const GIVE_BACK_DEADLINE: Duration = Duration::from_secs(1);
+
+/// The decision to come, from [`Limiter::check`] and [`Limiter::check_on`].
+#[must_use = "futures do nothing unless polled"]
+pub struct Checking {
+    limiter: Limiter,
+    state: State,
+    /// The policy of this request, if it is another than the limiter's.
+    on_failure: Option<FailurePolicy>,
+    /// When the first poll was.
+    started: Option<Instant>,
+}
+
+#[expect(
+    clippy::large_enum_variant,
+    reason = "nearly every request comes to the large one"
+)]
+enum State {
+    /// The tenant's account is being loaded.
+    Loading(Box<Unplanned>),
+    /// All is known, and nobody was asked yet.
+    Planned(Plan),
+    /// One of the parts of the plan is being decided.
+    Asking(Round),
+    Done,
+}
+
+/// What a plan is made from once the account is there.
+struct Unplanned {
+    loading: Loading,
+    quotas: Arc<Quotas>,
+    tenant: Tenant,
+    cost: Cost,
+    /// Method, path and template.
+    route: Option<(String, String, Option<String>)>,
+}
+
+/// A request, part of which is decided.
+struct Round {
+    label: Arc<str>,
+    /// Limits in shadow that would have blocked the tenant.
+    blocked: Vec<LimitDecision>,
+    asking: PolicyFuture<Stages>,
+    /// The checks to make yet.
+    parts: std::vec::IntoIter<Part>,
+    check: Check,
+    granted: Vec<(Check, Decision)>,
+}
+
+impl Checking {
+    pub(crate) const fn planned(limiter: Limiter, plan: Plan) -> Self {
+        Self::new(limiter, State::Planned(plan))
+    }
+
+    pub(crate) fn loading(
+        limiter: Limiter,
+        loading: Loading,
+        quotas: Arc<Quotas>,
+        tenant: &Tenant,
+        route: Option<&Route<'_>>,
+        cost: Cost,
+    ) -> Self {
+        let owned = |route: &Route<'_>| {
+            let template = route.template.map(str::to_owned);
+            (route.method.to_owned(), route.path.to_owned(), template)
+        };
+        let unplanned = Unplanned {
+            loading,
+            quotas,
+            tenant: tenant.clone(),
+            cost,
+            route: route.map(owned),
+        };
+        Self::new(limiter, State::Loading(Box::new(unplanned)))
+    }
+
+    const fn new(limiter: Limiter, state: State) -> Self {
+        Self {
+            limiter,
+            state,
+            on_failure: None,
+            started: None,
+        }
+    }
+
+    /// Decides by another policy than the limiter's if the store gives no answer. Limits with a policy of
+    /// their own keep it, and the strictest wins.
+    pub fn on_store_failure(mut self, policy: FailurePolicy) -> Self {
+        self.on_failure = Some(policy);
+        self
+    }
+
+    /// Starts on a plan, or decides at once where no store is needed.
+    fn start(&self, plan: Plan, started: Instant) -> Result<State, Decision> {
+        let Plan {
+            parts,
+            blocked,
+            label,
+        } = plan;
+        if blocked.iter().any(|limit| !limit.shadow) {
+            let decision = Decision::without_store(Verdict::Denied, blocked);
+            self.limiter.observer().decided(&label, &decision);
+            return Err(decision);
+        }
+        let mut parts = parts.into_iter();
+        let Some(part) = parts.next() else {
+            let decision = Decision::without_store(Verdict::Allowed, blocked);
+            self.limiter.observer().decided(&label, &decision);
+            return Err(decision);
+        };
+        let check = part.check.clone();
+        let asking = self.ask(part, started);
+        Ok(State::Asking(Round {
+            label,
+            blocked,
+            asking,
+            parts,
+            check,
+            granted: Vec::new(),
+        }))
+    }
+
+    fn ask(&self, part: Part, started: Instant) -> PolicyFuture<Stages> {
+        let Part { check, failure } = part;
+        let mut future = self.limiter.policy().check(check, started);
+        if let Some(policy) = self
+            .limiter
+            .failure_policy(failure, self.on_failure.as_ref())
+        {
+            future.on_failure(policy);
+        }
+        future
+    }
+
+    /// Takes in the answer to one part. The next one, or the end.
+    fn proceed(
+        &self,
+        mut round: Round,
+        decision: Decision,
+        started: Instant,
+    ) -> Result<State, Decision> {
+        if decision.is_allowed()
+            && let Some(part) = round.parts.next()
+        {
+            let check = part.check.clone();
+            round.asking = self.ask(part, started);
+            let granted = std::mem::replace(&mut round.check, check);
+            round.granted.push((granted, decision));
+            return Ok(State::Asking(round));
+        }
+        let decision = self.combine(round.granted, decision, round.blocked);
+        self.limiter.observer().decided(&round.label, &decision);
+        Err(decision)
+    }
+
+    /// One decision of all parts: the last of them allowed the request as the others did, or else they are
+    /// given back what they granted.
+    fn combine(
+        &self,
+        granted: Vec<(Check, Decision)>,
+        last: Decision,
+        mut blocked: Vec<LimitDecision>,
+    ) -> Decision {
+        if granted.is_empty() {
+            let mut last = last;
+            last.limits.append(&mut blocked);
+            return last;
+        }
+        let mut source = last.source;
+        let mut limits = Vec::new();
+        for (check, mut decision) in granted {
+            if last.is_allowed() {
+                if decision.source == Source::Fallback {
+                    source = Source::Fallback;
+                }
+            } else {
+                self.give_back(&check, &decision);
+                decision.limits.iter_mut().for_each(uncharge);
+            }
+            limits.append(&mut decision.limits);
+        }
+        let mut whole = last;
+        limits.append(&mut whole.limits);
+        limits.append(&mut blocked);
+        whole.limits = limits;
+        whole.source = source;
+        whole
+    }
+
+    /// In a task of its own, so that it happens also when the caller has left.
+    fn give_back(&self, check: &Check, decision: &Decision) {
+        // What the policy let through was charged to nobody, or to a bucket in this process, which stands
+        // for the missing answer.
+        if decision.source == Source::Fallback {
+            return;
+        }
+        let Some(adjustment) = Adjustment::give_back(check, decision, 1) else {
+            return;
+        };
+        let deadline = Instant::now() + GIVE_BACK_DEADLINE;
+        let adjusting = self
+            .limiter
+            .policy()
+            .store()
+            .adjust(adjustment.with_deadline(deadline.into_std()));
+        tokio::spawn(async move {
+            if let Err(error) = adjusting.await {
+                tracing::debug!(%error, "tokens of a refused request could not be given back");
+            }
+        });
+    }
+}
+
+/// As it is once the charge is given back.
+fn uncharge(limit: &mut LimitDecision) {
+    if !(limit.shadow && limit.lacked_tokens())
+        && let Some(remaining) = &mut limit.remaining
+    {
+        let capacity = limit.quota.map_or(u64::MAX, |quota| quota.capacity());
+        *remaining = remaining.saturating_add(limit.cost.tokens()).min(capacity);
+    }
+}
+
+// === impl Checking ===
+
+impl Future for Checking {
+    type Output = Decision;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
+        let this = &mut *self;
+        let started = *this.started.get_or_insert_with(Instant::now);
+        loop {
+            let answer = match &mut this.state {
+                State::Loading(unplanned) => {
+                    let account = ready!(Pin::new(&mut unplanned.loading).poll(cx));
+                    let plan = unplanned.plan(&this.limiter, account.as_deref());
+                    this.state = State::Planned(plan);
+                    None
+                }
+                State::Asking(round) => Some(ready!(Pin::new(&mut round.asking).poll(cx))),
+                State::Planned(_) | State::Done => None,
+            };
+            let next = match (std::mem::replace(&mut this.state, State::Done), answer) {
+                (State::Planned(plan), _) => this.start(plan, started),
+                (State::Asking(round), Some(decision)) => this.proceed(round, decision, started),
+                _ => panic!("Checking polled after completion"),
+            };
+            match next {
+                Ok(state) => this.state = state,
+                Err(decision) => return Poll::Ready(decision),
+            }
+        }
+    }
+}
+
+impl Unplanned {
+    fn plan(&self, limiter: &Limiter, account: Option<&tollgate_quota::Account>) -> Plan {
+        let route = self.route.as_ref().map(|(method, path, template)| Route {
+            method,
+            path,
+            template: template.as_deref(),
+        });
+        let (quotas, tenant) = (&self.quotas, &self.tenant);
+        Plan::new(
+            limiter.keys(),
+            quotas,
+            tenant,
+            account,
+            route.as_ref(),
+            self.cost,
+        )
+    }
+}
+
+impl fmt::Debug for Checking {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Checking")
+            .field("limiter", &self.limiter)
+            .finish_non_exhaustive()
+    }
+}
