@@ -6,6 +6,7 @@ mod check;
 mod clock;
 mod cost;
 mod decision;
+mod ipv6_prefix;
 mod key;
 mod limit;
 mod memory;
@@ -21,6 +22,7 @@ pub use self::{
     clock::{Clock, ManualClock, MonotonicClock},
     cost::{Cost, CostTooLarge},
     decision::{Decision, LimitDecision, Source, Verdict, Wait},
+    ipv6_prefix::{InvalidIpv6Prefix, Ipv6Prefix},
     key::{BucketKey, InvalidPrefix, KeySpace},
     limit::{InvalidName, Limit, LimitName},
     memory::MemoryStore,

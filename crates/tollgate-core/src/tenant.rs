@@ -2,6 +2,8 @@
 
 use std::{fmt, net::IpAddr, sync::Arc};
 
+use crate::Ipv6Prefix;
+
 /// Who pays for a request: a customer, API key, user or partner.
 ///
 /// Always made from something verified, such as the claims of a token whose signature was checked; never
@@ -48,18 +50,20 @@ impl Tenant {
 
     /// A caller known only by its network address, in key class [`ANONYMOUS`].
     ///
-    /// IPv6 addresses count by their /64, which is what one subscriber is usually given
-    /// ([RFC 6177]); IPv4-mapped IPv6 addresses count as IPv4.
-    ///
-    /// [RFC 6177]: https://www.rfc-editor.org/rfc/rfc6177
+    /// IPv6 addresses count by their /64: see [`Ipv6Prefix`]. IPv4-mapped IPv6 addresses count as IPv4.
     #[must_use]
     pub fn anonymous(address: IpAddr) -> Self {
+        Self::anonymous_in(address, Ipv6Prefix::default())
+    }
+
+    /// As [`anonymous`](Self::anonymous), with IPv6 addresses counting by another prefix.
+    ///
+    /// The prefix is part of the id, so another one means other buckets.
+    #[must_use]
+    pub fn anonymous_in(address: IpAddr, prefix: Ipv6Prefix) -> Self {
         let id = match address.to_canonical() {
             IpAddr::V4(v4) => v4.to_string(),
-            IpAddr::V6(v6) => {
-                let [a, b, c, d, ..] = v6.segments();
-                format!("{}/64", std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-            }
+            IpAddr::V6(v6) => format!("{}/{}", prefix.network(v6), prefix.bits()),
         };
         Self {
             scope: Scope::Anonymous(id.into()),
@@ -170,6 +174,22 @@ mod tests {
         assert_ne!(anonymous("2001:db8:1:2::1"), anonymous("2001:db8:1:3::1"));
         assert_eq!(anonymous("::ffff:192.0.2.7"), anonymous("192.0.2.7"));
         assert_ne!(anonymous("192.0.2.8"), anonymous("192.0.2.7"));
+    }
+
+    #[test]
+    fn addresses_count_by_the_prefix_that_is_asked_for() {
+        let id = |address: &str, bits| {
+            let prefix = Ipv6Prefix::new(bits).expect("a prefix");
+            let address = address.parse().expect("an address");
+            Tenant::anonymous_in(address, prefix).id().to_owned()
+        };
+        assert_eq!(id("2001:db8:1:2ff:3::4", 56), "2001:db8:1:200::/56");
+        assert_eq!(id("2001:db8::1", 128), "2001:db8::1/128");
+        assert_eq!(id("2001:db8::1", 1), "::/1");
+        // The length is one of IPv6 alone.
+        assert_eq!(id("192.0.2.7", 1), "192.0.2.7");
+        assert_eq!(id("::ffff:192.0.2.7", 1), "192.0.2.7");
+        assert_eq!(anonymous("2001:db8:1:2:3::4").id(), "2001:db8:1:2::/64");
     }
 
     #[test]

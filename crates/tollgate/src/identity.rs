@@ -51,19 +51,22 @@ pub enum MissingIdentity {
     Reject,
     /// The service, without any limit.
     Exempt,
-    /// A bucket for its network address, in key class [`ANONYMOUS`](crate::ANONYMOUS): see
-    /// [`Tenant::anonymous`] for how addresses count. Without a known address it is rejected as above.
+    /// A bucket for its network address, in key class [`ANONYMOUS`](crate::ANONYMOUS). Without a known
+    /// address it is rejected as above.
     ///
     /// Behind a proxy or a load balancer, the connection's address is theirs, and all strangers would share
-    /// one bucket: insert a [`PeerAddress`] that the proxy vouches for.
+    /// one bucket: see [`ClientAddress`](crate::ClientAddress), which
+    /// [`with_client_address`](crate::RateLimitLayer::with_client_address) takes.
     Anonymous,
 }
 
-/// The client's network address, as a request extension.
+/// The network address of the connection's other end, as a request extension.
 ///
 /// Under Axum, `into_make_service_with_connect_info::<SocketAddr>()` is enough. A service that is driven
-/// by Hyper directly inserts this into each request, and so does one behind a proxy whose word on the
-/// address it has verified.
+/// by Hyper directly inserts this into each request, and so does one that knows the address from elsewhere,
+/// such as the PROXY protocol. It comes before Axum's.
+///
+/// It must not be made from a header: see [`ClientAddress`](crate::ClientAddress) for these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerAddress(pub IpAddr);
 

@@ -7,7 +7,7 @@ use tollgate_limiter::{FailurePolicy, Limiter};
 use tower_layer::Layer;
 
 use crate::{
-    Headers, Identify, MissingIdentity, ProblemJson, RateLimit, Reset,
+    ClientAddress, Headers, Identify, MissingIdentity, ProblemJson, RateLimit, Reset,
     costs::{CostError, Price, RouteCosts, TooCostly, wiring},
     settings::Settings,
 };
@@ -43,6 +43,12 @@ impl<R> RateLimitLayer<R> {
     /// What a request without an identity gets, by default a `401`.
     pub fn on_missing_identity(self, missing: MissingIdentity) -> Self {
         self.with(|settings| settings.missing_identity = missing)
+    }
+
+    /// How the address of a caller is found that is limited by it ([`MissingIdentity::Anonymous`]), and how
+    /// much of it counts. By default the connection's, and IPv6 by a /64.
+    pub fn with_client_address(self, address: ClientAddress) -> Self {
+        self.with(|settings| settings.client_address = address)
     }
 
     /// Gives the layer its own table of costs; a table that a `CostRouter` hands over is then not looked at.

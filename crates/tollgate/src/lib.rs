@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod client_address;
 pub mod costs;
 mod future;
 mod headers;
@@ -20,6 +21,7 @@ pub use self::costs::CostRouter;
 #[cfg_attr(docsrs, doc(cfg(feature = "prometheus")))]
 pub use self::metrics::Metrics;
 pub use self::{
+    client_address::{ClientAddress, InvalidProxies, ProxyHeader},
     costs::{Price, RouteCosts},
     future::ResponseFuture,
     headers::{EXPOSED_HEADERS, Headers, Reset},
@@ -31,9 +33,9 @@ pub use self::{
 pub use bytes;
 pub use http;
 pub use tollgate_core::{
-    ANONYMOUS, ChargeState, Clock, Cost, Decision, EmptyId, ErrorKind, InvalidName, InvalidQuota,
-    KeySpace, Limit, LimitDecision, LimitName, ManualClock, MemoryStore, Quota, Rate, Source,
-    Store, StoreError, Tenant, Verdict, Wait,
+    ANONYMOUS, ChargeState, Clock, Cost, Decision, EmptyId, ErrorKind, InvalidIpv6Prefix,
+    InvalidName, InvalidQuota, Ipv6Prefix, KeySpace, Limit, LimitDecision, LimitName, ManualClock,
+    MemoryStore, Quota, Rate, Source, Store, StoreError, Tenant, Verdict, Wait,
 };
 pub use tollgate_limiter::{
     BreakerSettings, BreakerState, BuildError, DnsReplicas, FailurePolicy, InvalidReplicas,

@@ -14,7 +14,7 @@ use tollgate_core::{Cost, Decision, Tenant};
 use tollgate_limiter::{Checking, FailurePolicy, Limiter};
 
 use crate::{
-    Headers, Identify, MissingIdentity, Rejection, Reset,
+    ClientAddress, Headers, Identify, MissingIdentity, Rejection, Reset,
     costs::{self, Price, Resolved, RouteCosts},
     headers,
     identity::{peer_address, tenant_extension},
@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) limiter: Limiter,
     pub(crate) identify: Arc<dyn Identify>,
     pub(crate) missing_identity: MissingIdentity,
+    pub(crate) client_address: ClientAddress,
     /// A table given to the layer itself; it wins over one that the router hands over.
     pub(crate) costs: Option<Arc<RouteCosts>>,
     /// What a request costs that the table does not name. `None` until somebody says so.
@@ -45,6 +46,7 @@ pub(crate) struct Settings {
 pub(crate) struct Warned {
     no_tenant: AtomicBool,
     no_address: AtomicBool,
+    no_client: AtomicBool,
     no_costs: AtomicBool,
     same_name: AtomicBool,
     unused_policy: AtomicBool,
@@ -69,6 +71,7 @@ impl Settings {
             limiter,
             identify: Arc::new(tenant_extension),
             missing_identity: MissingIdentity::default(),
+            client_address: ClientAddress::default(),
             costs: None,
             default_cost: None,
             unmatched: Price::Default,
@@ -94,18 +97,27 @@ impl Settings {
         if let Some(tenant) = self.identify.identify(request.extensions()) {
             return Plan::Check(tenant, cost);
         }
-        self.plan_unidentified(request.extensions(), cost)
+        self.plan_unidentified(request, cost)
     }
 
-    fn plan_unidentified(&self, extensions: &Extensions, cost: Cost) -> Plan {
+    fn plan_unidentified<B>(&self, request: &Request<B>, cost: Cost) -> Plan {
         if self.missing_identity == MissingIdentity::Anonymous {
-            if let Some(address) = peer_address(extensions) {
-                return Plan::Check(Tenant::anonymous(address), cost);
+            let peer = peer_address(request.extensions());
+            if let Some(caller) = self.client_address.find(peer, request.headers()) {
+                if caller.is_proxy && first(&self.warned.no_client) {
+                    tracing::warn!(
+                        "a request without an identity comes from a proxy that does not say for whom, and \
+                         counts as the proxy itself. If that is true of all of them, all strangers share \
+                         one bucket: see that the proxies write the header that `ClientAddress` names"
+                    );
+                }
+                return Plan::Check(self.client_address.tenant(&caller), cost);
             }
             if first(&self.warned.no_address) {
                 tracing::error!(
                     "a request without an identity has no known address and is rejected: serve with \
-                     `into_make_service_with_connect_info::<SocketAddr>()`, or insert `PeerAddress`"
+                     `into_make_service_with_connect_info::<SocketAddr>()`, insert `PeerAddress`, or, behind a \
+                     Unix socket, use `ClientAddress::behind_hops`"
                 );
             }
         }
@@ -290,6 +302,7 @@ impl fmt::Debug for Settings {
         f.debug_struct("Settings")
             .field("limiter", &self.limiter)
             .field("missing_identity", &self.missing_identity)
+            .field("client_address", &self.client_address)
             .field("costs", &self.costs)
             .field("default_cost", &self.default_cost)
             .field("unmatched", &self.unmatched)

@@ -5,11 +5,14 @@ use std::net::{IpAddr, SocketAddr};
 use axum::extract::ConnectInfo;
 use http::{Extensions, Request, StatusCode};
 use tollgate::{
-    ANONYMOUS, FailurePolicy, Limiter, MemoryStore, MissingIdentity, PeerAddress, Quota, Quotas,
-    RateLimitLayer, Tenant,
+    ANONYMOUS, ClientAddress, FailurePolicy, Ipv6Prefix, Limiter, MemoryStore, MissingIdentity,
+    PeerAddress, ProxyHeader, Quota, Quotas, RateLimitLayer, Tenant,
 };
 
-use crate::support::{Body, HOURLY, has, header, limiter, request, send, tenant};
+use crate::{
+    log::Log,
+    support::{Body, HOURLY, has, header, limiter, request, send, tenant},
+};
 
 fn bare() -> Request<Body> {
     Request::new(Body::default())
@@ -107,23 +110,46 @@ async fn exempt_lets_strangers_through_and_limits_the_rest() {
     );
 }
 
-#[tokio::test]
-async fn anonymous_callers_have_a_bucket_per_address() {
+/// A layer that allows strangers two requests, and tenants a hundred.
+fn two_for_strangers() -> RateLimitLayer {
     let quota = |capacity| Quota::new(capacity, HOURLY).expect("a quota");
     let quotas = Quotas::new(quota(100)).tier(ANONYMOUS, quota(2));
     let builder = Limiter::builder(MemoryStore::new())
         .quotas(quotas)
         .on_store_failure(FailurePolicy::Closed);
-    let layer = RateLimitLayer::new(builder.build().expect("a limiter"))
-        .on_missing_identity(MissingIdentity::Anonymous);
-    let from = |address: &str| {
-        let mut request = bare();
-        let address: IpAddr = address.parse().expect("an address");
-        request
-            .extensions_mut()
-            .insert(ConnectInfo(SocketAddr::new(address, 4711)));
-        request
-    };
+    RateLimitLayer::new(builder.build().expect("a limiter"))
+        .on_missing_identity(MissingIdentity::Anonymous)
+}
+
+/// A request without an identity, on a connection from `address`.
+fn from(address: &str) -> Request<Body> {
+    let mut request = bare();
+    let address: IpAddr = address.parse().expect("an address");
+    request
+        .extensions_mut()
+        .insert(ConnectInfo(SocketAddr::new(address, 4711)));
+    request
+}
+
+/// The same, with what `header` says as it arrives.
+fn said(mut request: Request<Body>, header: &'static str, value: &str) -> Request<Body> {
+    request
+        .headers_mut()
+        .append(header, value.parse().expect("a value"));
+    request
+}
+
+async fn is_allowed(layer: &RateLimitLayer, request: Request<Body>) -> bool {
+    match send(layer, request).await.status() {
+        StatusCode::OK => true,
+        StatusCode::TOO_MANY_REQUESTS => false,
+        other => panic!("{other}"),
+    }
+}
+
+#[tokio::test]
+async fn anonymous_callers_have_a_bucket_per_address() {
+    let layer = two_for_strangers();
     for (address, expected) in [
         ("192.0.2.1", StatusCode::OK),
         ("192.0.2.1", StatusCode::OK),
@@ -141,7 +167,7 @@ async fn anonymous_callers_have_a_bucket_per_address() {
         );
     }
 
-    // An address that a trusted proxy vouches for counts instead of the proxy's own.
+    // An address that is known from elsewhere counts instead of the connection's.
     let mut request = from("192.0.2.1");
     request
         .extensions_mut()
@@ -166,5 +192,119 @@ async fn anonymous_without_an_address_is_rejected_not_shared() {
             send(&layer, bare()).await.status(),
             StatusCode::UNAUTHORIZED
         );
+    }
+}
+
+#[tokio::test]
+async fn without_known_proxies_no_header_changes_the_bucket_of_an_address() {
+    let trusting = ClientAddress::behind(ProxyHeader::XForwardedFor, ["10.1.0.0/16"]);
+    for address in [ClientAddress::peer(), trusting.expect("networks")] {
+        let layer = two_for_strangers().with_client_address(address);
+        for i in 0..10 {
+            let request = said(from("192.0.2.1"), "x-forwarded-for", &format!("10.1.0.{i}"));
+            let request = said(request, "x-forwarded-for", &format!("198.51.100.{i}"));
+            let request = said(request, "forwarded", &format!("for=198.51.100.{i}"));
+            let request = said(request, "x-real-ip", &format!("198.51.100.{i}"));
+            assert_eq!(is_allowed(&layer, request).await, i < 2, "request {i}");
+        }
+        // Nor has it spent anyone else's.
+        assert!(is_allowed(&layer, from("198.51.100.0")).await);
+    }
+}
+
+#[tokio::test]
+async fn clients_behind_one_proxy_have_buckets_of_their_own() {
+    use ProxyHeader::{Forwarded, XForwardedFor};
+    let networks = |header| ClientAddress::behind(header, ["10.1.0.1"]).expect("a network");
+    let hops = |header| ClientAddress::behind_hops(header, 1).expect("a proxy");
+    for (address, header, entry) in [
+        (networks(XForwardedFor), "x-forwarded-for", ""),
+        (networks(Forwarded), "forwarded", "for="),
+        (hops(XForwardedFor), "x-forwarded-for", ""),
+        (hops(Forwarded), "forwarded", "for="),
+    ] {
+        let layer = two_for_strangers().with_client_address(address);
+        for client in ["203.0.113.7", "203.0.113.8"] {
+            for i in 0..10 {
+                // The client sends a line of its own; the proxy appends to it.
+                let value = format!("{entry}198.51.100.{i}, {entry}{client}");
+                let request = said(from("10.1.0.1"), header, &value);
+                assert_eq!(
+                    is_allowed(&layer, request).await,
+                    i < 2,
+                    "{header}: {value}"
+                );
+                // The proxy adds a line.
+                let request = said(from("10.1.0.1"), header, &format!("{entry}198.51.100.{i}"));
+                let request = said(request, header, &format!("{entry}{client}"));
+                if i >= 2 {
+                    assert!(!is_allowed(&layer, request).await, "{header}");
+                }
+            }
+        }
+        // Those of whom the proxy says nothing share one.
+        for i in 0..10 {
+            let value = format!("{entry}198.51.100.{i}, {entry}unknown");
+            let request = said(from("10.1.0.1"), header, &value);
+            assert_eq!(is_allowed(&layer, request).await, i < 2, "{value}");
+        }
+    }
+}
+
+#[tokio::test]
+async fn proxies_that_do_not_say_for_whom_they_act_are_told_of_once() {
+    const WARNING: &str = "comes from a proxy that does not say for whom";
+    let (log, _guard) = Log::capture();
+    let address = ClientAddress::behind(ProxyHeader::XForwardedFor, ["10.1.0.1"]);
+    let layer = two_for_strangers().with_client_address(address.expect("a network"));
+    send(&layer, from("192.0.2.1")).await;
+    let request = said(from("10.1.0.1"), "x-forwarded-for", "203.0.113.7");
+    send(&layer, request).await;
+    assert_eq!(log.count(WARNING), 0);
+    for _ in 0..3 {
+        send(&layer, from("10.1.0.1")).await;
+    }
+    assert_eq!(log.count(WARNING), 1);
+}
+
+#[tokio::test]
+async fn a_unix_socket_has_callers_by_hops_alone() {
+    let from_socket = || said(bare(), "x-forwarded-for", "198.51.100.1, 203.0.113.7");
+    let hops = ClientAddress::behind_hops(ProxyHeader::XForwardedFor, 1).expect("a proxy");
+    let layer = two_for_strangers().with_client_address(hops);
+    for expected in [true, true, false] {
+        assert_eq!(is_allowed(&layer, from_socket()).await, expected);
+    }
+    let networks = ClientAddress::behind(ProxyHeader::XForwardedFor, ["10.1.0.0/16"]);
+    let layer = two_for_strangers().with_client_address(networks.expect("a network"));
+    assert_eq!(
+        send(&layer, from_socket()).await.status(),
+        StatusCode::UNAUTHORIZED
+    );
+}
+
+#[tokio::test]
+async fn neighbours_in_one_prefix_share_a_bucket() {
+    for (bits, neighbour, stranger) in [
+        (48, "2001:db8:7:ffff::1", "2001:db8:8::1"),
+        (64, "2001:db8:7:0:ffff::1", "2001:db8:7:1::1"),
+        (128, "2001:db8:7::1", "2001:db8:7::2"),
+    ] {
+        let address = ClientAddress::behind(ProxyHeader::Forwarded, ["10.1.0.1"])
+            .expect("a network")
+            .with_ipv6_prefix(Ipv6Prefix::new(bits).expect("a prefix"));
+        let layer = two_for_strangers().with_client_address(address);
+        let by_proxy = |client: &str| {
+            let value = format!("for=\"[{client}]:4711\"");
+            said(from("10.1.0.1"), "forwarded", &value)
+        };
+        assert!(is_allowed(&layer, by_proxy("2001:db8:7::1")).await);
+        // The same, whether it comes through the proxy or not.
+        assert!(is_allowed(&layer, from(neighbour)).await);
+        assert!(
+            !is_allowed(&layer, by_proxy("2001:db8:7::1")).await,
+            "/{bits}"
+        );
+        assert!(is_allowed(&layer, by_proxy(stranger)).await, "/{bits}");
     }
 }
