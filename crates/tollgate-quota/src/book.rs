@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 
-use crate::{Directory, QuotaSource, Quotas, event::Listener};
+use crate::{Directory, LimitRule, QuotaSource, Quotas, event::Listener};
 
 /// Limits and tiers, and where the accounts of tenants come from: all that a limiter is to know about quotas.
 ///
@@ -78,6 +78,12 @@ impl QuotaBook {
 impl From<Quotas> for QuotaBook {
     fn from(quotas: Quotas) -> Self {
         Self::new(quotas)
+    }
+}
+
+impl From<LimitRule> for QuotaBook {
+    fn from(limit: LimitRule) -> Self {
+        Self::new(limit.into())
     }
 }
 

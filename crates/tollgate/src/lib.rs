@@ -39,7 +39,12 @@ pub use tollgate_core::{
 };
 pub use tollgate_limiter::{
     BreakerSettings, BreakerState, BuildError, DnsReplicas, FailurePolicy, InvalidReplicas,
-    Limiter, LimiterBuilder, Observer, Quotas, ReplicaCount, SavedBy, env_replicas,
+    Limiter, LimiterBuilder, Observer, ReplicaCount, SavedBy, env_replicas,
+};
+pub use tollgate_quota::{
+    Account, Allowance, CacheSettings, Change, DEFAULT_CLASS, FailureMode, Fault, InvalidPattern,
+    InvalidQuotas, LimitRule, LoadFuture, Mode, QuotaBook, QuotaEvent, QuotaSource, Quotas, Route,
+    RoutePattern, RoutePrice, Scope, SourceError,
 };
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -3,11 +3,12 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use prometheus::{
-    HistogramOpts, HistogramVec, IntCounterVec, IntGauge, Opts, Registry, TextEncoder,
-    core::Collector,
+    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+    Registry, TextEncoder, core::Collector,
 };
-use tollgate_core::{Decision, ErrorKind, LimitName, Source, StoreError, Verdict};
-use tollgate_limiter::{BreakerState, FailurePolicy, Observer};
+use tollgate_core::{Decision, ErrorKind, Source, StoreError, Verdict};
+use tollgate_limiter::{BreakerState, FailurePolicy, Observer, SavedBy};
+use tollgate_quota::{DEFAULT_CLASS, QuotaEvent, Quotas};
 
 mod sharing;
 
@@ -28,6 +29,13 @@ const LATENCY_BUCKETS: [f64; 11] = [
 /// | `ratelimit_store_latency_seconds` | histogram | `outcome`: `ok`, `error` |
 /// | `ratelimit_store_errors_total` | counter | `kind`, see [`ErrorKind`]; `policy`: `open`, `closed`, `local` |
 /// | `ratelimit_breaker_state` | gauge | none: 0 closed, 1 half-open, 2 open |
+/// | `ratelimit_store_calls_saved_total` | counter, checks that needed no call of their own | `by`: `denial_cache`, `coalesce`, `lease` |
+/// | `ratelimit_leased_tokens` | gauge, tokens claimed by this process and not spent | `key_class` |
+/// | `ratelimit_quota_loads_total` | counter, accounts asked of a source | `source`; `outcome`: `ok`, `error` |
+/// | `ratelimit_quota_unknown_total` | counter, requests decided by tier or default since no source had answered yet | none |
+/// | `ratelimit_quota_stale_seconds` | gauge, age of the oldest account in use whose source fails; 0 when all answer | none |
+/// | `ratelimit_limits_reloads_total` | counter, changed limits files | `outcome`: `ok`, `error` |
+/// | `ratelimit_limits_file_valid` | gauge: 1 if the limits file is in force as it stands, 0 if an older one is | none |
 /// | `ratelimit_replicas` | gauge, the number that the local policy divides by | none |
 ///
 /// No label has a tenant, a path or a key. `key_class` is the tier that applied, `default`, or `none`.
@@ -58,6 +66,13 @@ struct Families {
     errors: IntCounterVec,
     breaker: IntGauge,
     replicas: IntGauge,
+    saved: IntCounterVec,
+    leased: IntGaugeVec,
+    loads: IntCounterVec,
+    unknown: IntCounter,
+    stale: Gauge,
+    reloads: IntCounterVec,
+    file_valid: IntGauge,
 }
 
 impl Metrics {
@@ -153,10 +168,44 @@ impl Families {
                 "ratelimit_replicas",
                 "The number of replicas that the local policy divides limits by",
             )?,
+            saved: counter(
+                "ratelimit_store_calls_saved_total",
+                "Checks that were answered without a call of their own to the store",
+                &["by"],
+            )?,
+            leased: IntGaugeVec::new(
+                Opts::new(
+                    "ratelimit_leased_tokens",
+                    "Tokens that this process has claimed and not spent yet",
+                ),
+                &["key_class"],
+            )?,
+            loads: counter(
+                "ratelimit_quota_loads_total",
+                "Accounts of tenants that a source of quotas was asked for",
+                &["source", "outcome"],
+            )?,
+            unknown: IntCounter::new(
+                "ratelimit_quota_unknown_total",
+                "Requests decided by tier or default because no source of quotas had answered yet",
+            )?,
+            stale: Gauge::new(
+                "ratelimit_quota_stale_seconds",
+                "Age of the oldest account in use whose source fails; 0 when all answer",
+            )?,
+            reloads: counter(
+                "ratelimit_limits_reloads_total",
+                "Changed limits files, by whether they could be taken over",
+                &["outcome"],
+            )?,
+            file_valid: IntGauge::new(
+                "ratelimit_limits_file_valid",
+                "1 if the limits file is in force as it stands, 0 if an older version of it is",
+            )?,
         })
     }
 
-    fn collectors(&self) -> [Box<dyn Collector>; 6] {
+    fn collectors(&self) -> [Box<dyn Collector>; 13] {
         [
             Box::new(self.decisions.clone()),
             Box::new(self.rejections.clone()),
@@ -164,6 +213,13 @@ impl Families {
             Box::new(self.errors.clone()),
             Box::new(self.breaker.clone()),
             Box::new(self.replicas.clone()),
+            Box::new(self.saved.clone()),
+            Box::new(self.leased.clone()),
+            Box::new(self.loads.clone()),
+            Box::new(self.unknown.clone()),
+            Box::new(self.stale.clone()),
+            Box::new(self.reloads.clone()),
+            Box::new(self.file_valid.clone()),
         ]
     }
 }
@@ -180,14 +236,14 @@ const fn outcome(decision: &Decision) -> &'static str {
 // === impl Metrics ===
 
 impl Observer for Metrics {
-    fn built(
-        &self,
-        limit: &LimitName,
-        key_classes: &mut dyn Iterator<Item = &str>,
-        policy: &FailurePolicy,
-    ) {
+    fn built(&self, quotas: &Quotas, policy: &FailurePolicy) {
         let families = &self.families;
-        for class in key_classes {
+        families.file_valid.set(1);
+        for by in SavedBy::ALL {
+            families.saved.with_label_values(&[by.as_str()]);
+        }
+        for class in quotas.tiers().chain([DEFAULT_CLASS]) {
+            families.leased.with_label_values(&[class]);
             for outcome in [
                 "allowed",
                 "rejected",
@@ -196,9 +252,11 @@ impl Observer for Metrics {
             ] {
                 families.decisions.with_label_values(&[outcome, class]);
             }
-            families
-                .rejections
-                .with_label_values(&[limit.as_str(), class, "enforce"]);
+            for limit in quotas.limits() {
+                families
+                    .rejections
+                    .with_label_values(&[limit.name().as_str(), class, "enforce"]);
+            }
         }
         families
             .decisions
@@ -211,6 +269,36 @@ impl Observer for Metrics {
                 .errors
                 .with_label_values(&[kind.as_str(), policy.as_str()]);
         }
+    }
+
+    fn quotas(&self, event: QuotaEvent) {
+        let outcome = |ok| if ok { "ok" } else { "error" };
+        let families = &self.families;
+        match event {
+            QuotaEvent::Loaded { source, ok } => {
+                families
+                    .loads
+                    .with_label_values(&[source, outcome(ok)])
+                    .inc();
+            }
+            QuotaEvent::Unknown => families.unknown.inc(),
+            QuotaEvent::Stale(age) => families.stale.set(age.as_secs_f64()),
+            QuotaEvent::Reloaded { ok } => {
+                families.reloads.with_label_values(&[outcome(ok)]).inc();
+                families.file_valid.set(ok.into());
+            }
+            // What is new there is counted once it has a family.
+            _ => {}
+        }
+    }
+
+    fn call_saved(&self, by: SavedBy) {
+        self.families.saved.with_label_values(&[by.as_str()]).inc();
+    }
+
+    fn leased(&self, key_class: &str, tokens: i64) {
+        let gauge = self.families.leased.with_label_values(&[key_class]);
+        gauge.add(tokens);
     }
 
     fn decided(&self, key_class: &str, decision: &Decision) {

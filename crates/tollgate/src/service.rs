@@ -91,7 +91,7 @@ where
             }
             Plan::Check(tenant, cost) => {
                 self.settings.mark(request.extensions_mut());
-                let checking = self.settings.check(&tenant, cost);
+                let checking = self.settings.check(&tenant, cost, &request);
                 let ready = self.take_ready();
                 let settings = self.settings.clone();
                 ResponseFuture::checking(checking, request, ready, settings, self.rejection.clone())

@@ -12,6 +12,7 @@ use http::{Extensions, Method, Request, Response, header};
 use http_body::Body;
 use tollgate_core::{Cost, Decision, Tenant};
 use tollgate_limiter::{Checking, FailurePolicy, Limiter};
+use tollgate_quota::{Quotas, Route, RoutePrice};
 
 use crate::{
     ClientAddress, Headers, Identify, MissingIdentity, Rejection, Reset,
@@ -143,6 +144,12 @@ impl Settings {
         if let Some(cost) = request.extensions().get::<Cost>() {
             return Some(*cost);
         }
+        // What is configured goes before what was compiled: that is what configuration is for.
+        match self.limiter.quotas().price_of(&route_of(request)) {
+            Some(RoutePrice::Cost(cost)) => return Some(cost),
+            Some(RoutePrice::Exempt) => return None,
+            None => {}
+        }
         match costs::resolve(self.costs.as_deref(), request) {
             Resolved::Price(cost) => Some(cost),
             Resolved::Exempt => None,
@@ -189,8 +196,8 @@ impl Settings {
     }
 
     /// Starts the check.
-    pub(crate) fn check(&self, tenant: &Tenant, cost: Cost) -> Checking {
-        let checking = self.limiter.check(tenant, cost);
+    pub(crate) fn check<B>(&self, tenant: &Tenant, cost: Cost, request: &Request<B>) -> Checking {
+        let checking = self.limiter.check_on(tenant, cost, &route_of(request));
         match &self.on_store_failure {
             Some(policy) => checking.on_store_failure(policy.clone()),
             None => checking,
@@ -200,14 +207,26 @@ impl Settings {
     /// Notes that this limiter has charged the request.
     pub(crate) fn mark(&self, extensions: &mut Extensions) {
         let charged_by = extensions.get_or_insert_default::<ChargedBy>();
-        let ours = self.limiter.limit();
-        let same_name = charged_by.0.iter().any(|other| other.limit() == ours);
-        if same_name && first(&self.warned.same_name) {
-            tracing::warn!(
-                limit = ours.as_str(),
-                "two limiters charge one request under the same name: if they share a store, they share \
-                 buckets too, and charge twice. Name each by `Limiter::builder(..).limit(..)`"
-            );
+        if !charged_by.0.is_empty() && !self.warned.same_name.load(Ordering::Relaxed) {
+            let quotas = self.limiter.quotas();
+            let names = |quotas: &Quotas| -> Vec<_> {
+                quotas
+                    .limits()
+                    .iter()
+                    .map(|limit| limit.name().clone())
+                    .collect()
+            };
+            let ours = names(&quotas);
+            let theirs = charged_by.0.iter().flat_map(|other| names(&other.quotas()));
+            if let Some(limit) = theirs.into_iter().find(|name| ours.contains(name))
+                && first(&self.warned.same_name)
+            {
+                tracing::warn!(
+                    limit = limit.as_str(),
+                    "two limiters charge one request under the same name: if they share a store, they share \
+                     buckets too, and charge twice. Name the limits of each by `LimitRule::new`"
+                );
+            }
         }
         charged_by.0.push(self.limiter.clone());
     }
@@ -253,9 +272,10 @@ impl Settings {
     /// Says why, for whoever looks into one request.
     pub(crate) fn trace<B>(request: &Request<B>, decision: &Decision) {
         let tightest = decision.tightest();
+        let route = route_of(request);
         tracing::debug!(
-            route = route(request),
-            method = %request.method(),
+            route = route.template.unwrap_or(route.path),
+            method = route.method,
             verdict = ?decision.verdict,
             source = decision.source.as_str(),
             limit = tightest.map(|limit| limit.name.as_str()),
@@ -266,13 +286,19 @@ impl Settings {
     }
 }
 
-/// The route as the router has matched it, else the path.
-fn route<B>(request: &Request<B>) -> &str {
+/// What the request asks for, with the pattern that the router has matched if it says so.
+fn route_of<B>(request: &Request<B>) -> Route<'_> {
     #[cfg(feature = "axum")]
-    if let Some(matched) = request.extensions().get::<axum::extract::MatchedPath>() {
-        return matched.as_str();
+    let template = request.extensions().get::<axum::extract::MatchedPath>();
+    #[cfg(feature = "axum")]
+    let template = template.map(axum::extract::MatchedPath::as_str);
+    #[cfg(not(feature = "axum"))]
+    let template = None;
+    Route {
+        method: request.method().as_str(),
+        path: request.uri().path(),
+        template,
     }
-    request.uri().path()
 }
 
 fn warn_of_missing_costs() {

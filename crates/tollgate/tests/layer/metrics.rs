@@ -5,20 +5,24 @@ use std::sync::Arc;
 use http::Request;
 use prometheus::{IntCounter, IntCounterVec, Opts, Registry};
 use tollgate::{
-    FailurePolicy, Limiter, MemoryStore, Metrics, Quota, Quotas, RateLimitLayer, Store,
+    FailurePolicy, LimitName, LimitRule, Limiter, MemoryStore, Metrics, Quota, Quotas,
+    RateLimitLayer, Store,
 };
 
 use crate::support::{Body, Broken, HOURLY, request, send};
 
 fn layer(store: impl Store, name: &str, metrics: &Metrics) -> RateLimitLayer {
-    let quotas = Quotas::new(Quota::new(1, HOURLY).expect("a quota"));
+    let name = LimitName::new(name).expect("a name");
+    let quotas = Quotas::of(LimitRule::new(
+        name,
+        Quota::new(1, HOURLY).expect("a quota"),
+    ));
     let quotas = quotas.tier("pro", Quota::new(4, HOURLY).expect("a quota"));
     let builder = Limiter::builder(store)
         .quotas(quotas)
         .on_store_failure(FailurePolicy::Open);
     RateLimitLayer::new(
         builder
-            .limit(name)
             .observer(metrics.clone())
             .build()
             .expect("a limiter"),

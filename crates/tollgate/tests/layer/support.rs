@@ -12,8 +12,8 @@ use bytes::Bytes;
 use http::{Extensions, Request, Response};
 use http_body_util::Full;
 use tollgate::{
-    FailurePolicy, Limiter, ManualClock, MemoryStore, Quota, Quotas, RateLimitLayer, Rejection,
-    Store, Tenant,
+    FailurePolicy, LimitName, LimitRule, Limiter, ManualClock, MemoryStore, Quota, RateLimitLayer,
+    Rejection, Store, Tenant,
 };
 use tollgate_core::{
     AdjustFuture, Adjustment, ChargeState, Check, CheckFuture, ErrorKind, StoreError,
@@ -38,9 +38,8 @@ pub(crate) fn limiter(capacity: u64, rate: f64) -> (Limiter, ManualClock) {
 
 pub(crate) fn named(name: &str, store: impl Store, capacity: u64, rate: f64) -> Limiter {
     let quota = Quota::new(capacity, rate).expect("a quota");
-    let builder = Limiter::builder(store)
-        .quotas(Quotas::new(quota))
-        .limit(name);
+    let rule = LimitRule::new(LimitName::new(name).expect("a name"), quota);
+    let builder = Limiter::builder(store).quotas(rule);
     builder
         .on_store_failure(FailurePolicy::Closed)
         .build()
