@@ -7,6 +7,7 @@ mod observer;
 mod policy;
 mod quotas;
 mod replicas;
+mod shards;
 
 pub use self::{
     breaker::{BreakerSettings, BreakerState},
@@ -15,4 +16,5 @@ pub use self::{
     policy::FailurePolicy,
     quotas::{DEFAULT_CLASS, Quotas},
     replicas::{DnsReplicas, InvalidReplicas, ReplicaCount, env_replicas},
+    shards::Shards,
 };
