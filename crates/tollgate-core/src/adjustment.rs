@@ -5,7 +5,7 @@
     reason = "a deadline is kept here, and only read by those who have a runtime's clock"
 )]
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{fmt, num::NonZeroU8, sync::Arc, time::Instant};
 
 use crate::{BucketKey, Check, Decision, MAX_CHARGES, MAX_TOKENS, Quota};
 
@@ -27,6 +27,7 @@ pub struct Change {
 #[derive(Clone, Debug)]
 pub struct Adjustment {
     changes: Arc<[Change]>,
+    shards: NonZeroU8,
     deadline: Option<Instant>,
 }
 
@@ -61,6 +62,7 @@ impl Adjustment {
         }
         Ok(Self {
             changes: changes.into(),
+            shards: NonZeroU8::MIN,
             deadline: None,
         })
     }
@@ -89,7 +91,15 @@ impl Adjustment {
                 floor: 0,
             })
         });
-        Self::new(changes.collect()).ok()
+        let adjustment = Self::new(changes.collect()).ok()?;
+        Some(adjustment.with_shards(check.shards()))
+    }
+
+    /// Says that a stage splits the buckets into so many parts, as [`Check::with_shards`] does.
+    #[must_use]
+    pub const fn with_shards(mut self, shards: NonZeroU8) -> Self {
+        self.shards = shards;
+        self
     }
 
     /// Wants an answer by `deadline`. A store that has none by then fails.
@@ -103,6 +113,12 @@ impl Adjustment {
     #[must_use]
     pub const fn deadline(&self) -> Option<Instant> {
         self.deadline
+    }
+
+    /// Into how many parts the buckets may be split.
+    #[must_use]
+    pub const fn shards(&self) -> NonZeroU8 {
+        self.shards
     }
 
     /// The changes, at least one.

@@ -196,6 +196,30 @@ impl Quota {
         Self::new(capacity, self.rate.0 / as_f64(parts)).ok()
     }
 
+    /// The largest number of parts, up to `most`, that the quota can be split in so that each holds at least
+    /// `least` tokens: one request of that cost then fits any part. 1 if there is no larger one.
+    ///
+    /// ```
+    /// # use std::num::NonZeroU8;
+    /// # use tollgate_core::Quota;
+    /// let quota = Quota::new(100, 10)?;
+    /// let eight = NonZeroU8::new(8).expect("not 0");
+    /// assert_eq!(quota.parts(eight, 12), eight);
+    /// assert_eq!(quota.parts(eight, 30).get(), 3);
+    /// # Ok::<(), tollgate_core::InvalidQuota>(())
+    /// ```
+    #[must_use]
+    pub fn parts(&self, most: NonZeroU8, least: u64) -> NonZeroU8 {
+        let fits = |parts: &NonZeroU8| {
+            self.capacity / u64::from(parts.get()) >= least && self.part(0, *parts).is_some()
+        };
+        (1..=most.get())
+            .rev()
+            .filter_map(NonZeroU8::new)
+            .find(fits)
+            .unwrap_or(NonZeroU8::MIN)
+    }
+
     /// Seconds until `tokens` have been refilled, not rounded.
     #[must_use]
     pub fn seconds_for(&self, tokens: u64) -> f64 {
@@ -400,6 +424,23 @@ mod tests {
         let twelve = NonZeroU8::new(12).expect("not 0");
         assert_eq!(quota.part(0, twelve), None, "one would be empty");
         assert_eq!(quota.part(0, NonZeroU8::MIN), Some(quota));
+    }
+
+    #[test]
+    fn there_are_as_many_parts_as_can_be() {
+        let parts = |quota: Quota, most, least| {
+            let most = NonZeroU8::new(most).expect("not 0");
+            quota.parts(most, least).get()
+        };
+        let quota = Quota::new(11, 2).expect("a quota");
+        assert_eq!(parts(quota, 4, 0), 4);
+        assert_eq!(parts(quota, 4, 2), 4, "the smallest holds 2");
+        assert_eq!(parts(quota, 4, 3), 3);
+        assert_eq!(parts(quota, 255, 1), 11, "none is empty");
+        assert_eq!(parts(quota, 4, 12), 1, "not even the whole one holds that");
+        // Three parts take 4 tokens each, and so twelve years for what the whole does in ten.
+        let slow = Quota::new(10, 10.0 / TEN_YEARS_SECS).expect("a quota");
+        assert_eq!(parts(slow, 4, 1), 2);
     }
 
     #[test]

@@ -8,6 +8,7 @@ mod observer;
 mod plan;
 mod policy;
 mod replicas;
+mod shards;
 
 pub use self::{
     breaker::{BreakerSettings, BreakerState},
@@ -16,4 +17,5 @@ pub use self::{
     observer::{Observer, SavedBy},
     policy::FailurePolicy,
     replicas::{DnsReplicas, InvalidReplicas, ReplicaCount, env_replicas},
+    shards::Shards,
 };

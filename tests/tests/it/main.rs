@@ -20,5 +20,6 @@ mod logs;
 mod outage;
 mod recovery;
 mod script_cache;
+mod shards;
 mod simulation;
 mod support;
