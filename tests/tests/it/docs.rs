@@ -2,9 +2,9 @@
 
 use std::{fs, path::Path, process::Command};
 
-use tollgate_core::Store;
+use tollgate_core::{Adjustment, Store};
 use tollgate_redis::RedisStore;
-use tollgate_tests::{RedisServer, check, quota};
+use tollgate_tests::{RedisServer, change, check, quota};
 
 const LUA_MD: &str = include_str!("../../../docs/lua.md");
 
@@ -72,4 +72,7 @@ async fn the_acl_line_is_all_that_the_store_needs() {
         let decision = store.check(check("a", quota(1, "1/h"), 1)).await;
         assert_eq!(decision.expect("a decision").is_allowed(), allowed);
     }
+    let back = change("a", "default", quota(1, "1/h"), 1, 0);
+    let adjusted = store.adjust(Adjustment::new(vec![back]).expect("an adjustment"));
+    assert_eq!(adjusted.await.expect("carried out"), [1]);
 }
