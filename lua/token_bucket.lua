@@ -102,7 +102,7 @@ for i = 1, k do
     if #state == 16 then
       base, px = struct.unpack('<dd', state)
     end
-    if not (px and base <= MAX_WHOLE and base > -math.huge and px >= 1 and px <= MAX_PX and px % 1 == 0) then
+    if not (px and base <= MAX_WHOLE and base >= -MAX_WHOLE and px >= 1 and px <= MAX_PX and px % 1 == 0) then
       return bad('the value of key ' .. i .. ' is not a bucket')
     end
     ttl = call('PTTL', key)
@@ -157,9 +157,18 @@ for i = 1, k do
   elseif fits < count then
     -- Counted from the last write. Trimming one part in 10^12 keeps rounding noise from adding a
     -- millisecond; the next lines make up for it where it mattered.
-    retry = ceil((cost - base) * 1000 / rate * (1 - 1e-12))
+    local exact = (cost - base) * 1000 / rate
+    retry = ceil(exact * (1 - 1e-12))
     if base + retry * rate / 1000 + SLACK < cost then
       retry = retry + 1
+      -- Of decades, as a deep debt takes, the part is more than a millisecond.
+      if retry < exact then
+        retry = ceil(exact)
+      end
+    end
+    -- No key lives longer than that, and then the bucket is full.
+    if retry > MAX_PX then
+      retry = MAX_PX
     end
     retry = floor(retry - elapsed)
     if retry < 0 then

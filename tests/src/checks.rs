@@ -1,6 +1,6 @@
-//! Checks in few words.
+//! Checks and adjustments in few words.
 
-use tollgate_core::{Charge, Check, Cost, KeySpace, Limit, LimitName, Quota, Tenant};
+use tollgate_core::{Change, Charge, Check, Cost, KeySpace, Limit, LimitName, Quota, Tenant};
 
 /// A quota of `capacity` tokens, refilled at a rate such as `"50/s"`.
 ///
@@ -32,4 +32,19 @@ pub fn charge(tenant: &str, limit: &str, quota: Quota, cost: u64) -> Charge {
 #[must_use]
 pub fn check(tenant: &str, quota: Quota, cost: u64) -> Check {
     Check::single(charge(tenant, "default", quota, cost))
+}
+
+/// A change of the bucket of `tenant` under the limit `limit`.
+///
+/// # Panics
+///
+/// If a name is not valid.
+#[must_use]
+pub fn change(tenant: &str, limit: &str, quota: Quota, delta: i64, floor: i64) -> Change {
+    Change {
+        key: charge(tenant, limit, quota, 0).key,
+        quota,
+        delta,
+        floor,
+    }
 }

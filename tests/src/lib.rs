@@ -10,9 +10,9 @@ mod script;
 mod stub_server;
 
 pub use self::{
-    checks::{charge, check, quota},
+    checks::{change, charge, check, quota},
     fault_proxy::{Fault, FaultProxy},
     redis_server::{RedisServer, free_port},
-    script::{Script, argv},
+    script::{Script, adjust_argv, argv},
     stub_server::{Answer, StubServer},
 };

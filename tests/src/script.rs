@@ -1,7 +1,7 @@
 //! The scripts, called without the store.
 
 use redis::{Cmd, RedisResult};
-use tollgate_core::Check;
+use tollgate_core::{Adjustment, Check, Quota};
 
 /// A script and its hash on a server.
 #[derive(Debug)]
@@ -12,6 +12,8 @@ pub struct Script {
 impl Script {
     /// `lua/token_bucket.lua`.
     pub const TOKEN_BUCKET: &str = include_str!("../../lua/token_bucket.lua");
+    /// `lua/adjust.lua`.
+    pub const ADJUST: &str = include_str!("../../lua/adjust.lua");
     /// The token bucket as it is usually written.
     pub const TEXTBOOK: &str = include_str!("../lua/textbook.lua");
 
@@ -55,17 +57,35 @@ impl Script {
     }
 }
 
-/// The arguments of the script for `check`.
+/// The arguments of `token_bucket.lua` for `check`.
 #[must_use]
 pub fn argv(check: &Check) -> Vec<String> {
     let numbers = check.charges().iter().flat_map(|charge| {
-        let quota = &charge.limit.quota;
-        [
-            quota.capacity().to_string(),
-            quota.rate().per_second().to_string(),
-            charge.cost.tokens().to_string(),
-        ]
+        let [capacity, rate] = of_quota(&charge.limit.quota);
+        [capacity, rate, charge.cost.tokens().to_string()]
     });
     let rest = [check.count().to_string(), check.shadow().to_string()];
     numbers.chain(rest).collect()
+}
+
+/// The arguments of `adjust.lua` for `adjustment`.
+#[must_use]
+pub fn adjust_argv(adjustment: &Adjustment) -> Vec<String> {
+    let numbers = adjustment.changes().iter().flat_map(|change| {
+        let [capacity, rate] = of_quota(&change.quota);
+        [
+            capacity,
+            rate,
+            change.delta.to_string(),
+            change.floor.to_string(),
+        ]
+    });
+    numbers.collect()
+}
+
+fn of_quota(quota: &Quota) -> [String; 2] {
+    [
+        quota.capacity().to_string(),
+        quota.rate().per_second().to_string(),
+    ]
 }

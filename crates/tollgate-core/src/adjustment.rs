@@ -7,7 +7,7 @@
 
 use std::{fmt, num::NonZeroU8, sync::Arc, time::Instant};
 
-use crate::{BucketKey, Check, Decision, MAX_CHARGES, MAX_TOKENS, Quota};
+use crate::{BucketKey, Check, Decision, MAX_CHARGES, MAX_TOKENS, Quota, Source};
 
 /// What to do with one bucket.
 #[derive(Clone, Debug, PartialEq)]
@@ -71,9 +71,12 @@ impl Adjustment {
     /// is nothing.
     ///
     /// A limit in shadow that lacked tokens is left alone: how many of the granted it was charged for is not
-    /// known.
+    /// known. A decision of the quotas or of a failure policy has taken nothing from a store.
     #[must_use]
     pub fn give_back(check: &Check, decision: &Decision, count: u64) -> Option<Self> {
+        if matches!(decision.source, Source::Quota | Source::Fallback) {
+            return None;
+        }
         let charged = check.charges().iter().zip(&decision.limits);
         let changes = charged.filter_map(|(charge, limit)| {
             if limit.shadow && limit.lacked_tokens() {
@@ -174,3 +177,135 @@ impl fmt::Display for InvalidAdjustment {
 }
 
 impl std::error::Error for InvalidAdjustment {}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroU64;
+
+    use super::*;
+    use crate::{Charge, Cost, KeySpace, Limit, LimitName, Tenant, Verdict, bucket};
+
+    fn change(tenant: &str, limit: &str, delta: i64, floor: i64) -> Change {
+        let tenant = Tenant::new(tenant, "pro").expect("an id");
+        let name = LimitName::new(limit).expect("a name");
+        Change {
+            key: KeySpace::default().bucket(&tenant, &name),
+            quota: Quota::new(10, 1).expect("a quota"),
+            delta,
+            floor,
+        }
+    }
+
+    fn charge(limit: &str, cost: u32) -> Charge {
+        let Change { key, quota, .. } = change("a", limit, 0, 0);
+        let name = LimitName::new(limit).expect("a name");
+        Charge {
+            key,
+            limit: Limit { name, quota },
+            cost: Cost::new(cost),
+        }
+    }
+
+    /// Three requests against `charges`, the last `shadow` of which are in shadow, and what fresh buckets say.
+    fn decided(charges: Vec<Charge>, shadow: usize) -> (Check, Decision) {
+        let mut buckets = vec![None; charges.len()];
+        let check = Check::new(charges).expect("a check");
+        let check = check.with_count(NonZeroU64::new(3).expect("not 0"));
+        let check = check.with_shadow(shadow).expect("at most all");
+        let decision = bucket::decide(check.clone(), &mut buckets, 0);
+        (check, decision)
+    }
+
+    /// Name and delta of each change.
+    fn deltas(adjustment: &Adjustment) -> Vec<(&str, i64)> {
+        let changes = adjustment.changes().iter();
+        let name = |key: &'_ str| key.rfind(':').map_or(0, |colon| colon + 1);
+        changes
+            .map(|it| (&it.key.as_str()[name(it.key.as_str())..], it.delta))
+            .collect()
+    }
+
+    #[test]
+    fn changes_share_a_tag_and_are_distinct_and_in_range() {
+        let most = MAX_TOKENS.cast_signed();
+        let fine = vec![change("a", "x", most, -most), change("a", "y", -most, most)];
+        let fine = Adjustment::new(fine).expect("an adjustment");
+        assert_eq!((fine.tag(), fine.changes().len()), ("tenant:a", 2));
+        let refused = |changes| Adjustment::new(changes).expect_err("refused");
+        assert_eq!(refused(vec![]), InvalidAdjustment::NoChanges);
+        assert_eq!(
+            refused(vec![change("a", "x", 1, 0), change("b", "x", 1, 0)]),
+            InvalidAdjustment::DifferentTags
+        );
+        assert_eq!(
+            refused(vec![
+                change("a", "x", 1, 0),
+                change("a", "y", 1, 0),
+                change("a", "x", 2, 0)
+            ]),
+            InvalidAdjustment::RepeatedBucket
+        );
+        let many = |count| {
+            (0..count)
+                .map(|i| change("a", &format!("l{i}"), 1, 0))
+                .collect()
+        };
+        assert!(Adjustment::new(many(8)).is_ok());
+        assert_eq!(refused(many(9)), InvalidAdjustment::TooManyChanges(9));
+        for (delta, floor) in [
+            (most + 1, 0),
+            (-most - 1, 0),
+            (i64::MIN, 0),
+            (-1, most + 1),
+            (-1, -most - 1),
+            (-1, i64::MIN),
+        ] {
+            assert_eq!(
+                refused(vec![change("a", "x", delta, floor)]),
+                InvalidAdjustment::TooManyTokens,
+                "{delta} {floor}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_was_granted_is_given_back_to_each_bucket_it_came_from() {
+        let (check, decision) = decided(vec![charge("x", 4), charge("free", 0), charge("y", 1)], 0);
+        assert_eq!(decision.granted, 2);
+        let given = |count| Adjustment::give_back(&check, &decision, count);
+        assert_eq!(deltas(&given(1).expect("one")), [("x", 4), ("y", 1)]);
+        assert_eq!(deltas(&given(2).expect("both")), [("x", 8), ("y", 2)]);
+        // No more than was granted, whatever is asked for.
+        let most = given(u64::MAX).expect("both");
+        assert_eq!(deltas(&most), [("x", 8), ("y", 2)]);
+        assert!(given(0).is_none());
+    }
+
+    #[test]
+    fn nothing_is_given_back_of_what_was_not_taken() {
+        let (check, denied) = decided(vec![charge("x", 11)], 0);
+        assert_eq!(denied.verdict, Verdict::Denied);
+        assert!(Adjustment::give_back(&check, &denied, 1).is_none());
+        let (check, free) = decided(vec![charge("x", 0)], 0);
+        assert!(Adjustment::give_back(&check, &free, 1).is_none());
+        // By a failure policy: the bucket in the store has paid nothing.
+        let blind = check_of_one().decide_blindly(Verdict::Allowed);
+        assert_eq!(blind.granted, 1);
+        assert!(Adjustment::give_back(&check_of_one(), &blind, 1).is_none());
+    }
+
+    fn check_of_one() -> Check {
+        Check::single(charge("x", 1))
+    }
+
+    #[test]
+    fn a_shadow_limit_gets_back_what_it_surely_paid() {
+        let (check, decision) = decided(
+            vec![charge("x", 1), charge("roomy", 2), charge("tight", 4)],
+            2,
+        );
+        assert_eq!(decision.granted, 3);
+        let given = Adjustment::give_back(&check, &decision, 3).expect("three");
+        assert_eq!(deltas(&given), [("x", 3), ("roomy", 6)]);
+    }
+}

@@ -1,7 +1,7 @@
 //! The arithmetic of token buckets, with the time passed in.
 //!
-//! This is `lua/token_bucket.lua` in Rust: the same state, the same order of floating-point operations, so
-//! the same decisions. Tests step both over the same histories.
+//! This is `lua/token_bucket.lua` and `lua/adjust.lua` in Rust: the same state, the same order of floating-point
+//! operations, so the same decisions. Tests step both over the same histories.
 
 use std::time::Duration;
 
@@ -11,10 +11,14 @@ use crate::{Check, Decision, Quota, Source, Wait, quota::as_f64};
 /// not add up.
 const SLACK: f64 = 1e-6;
 
+/// The longest time to live, in milliseconds: 2^53. A deeper debt is forgotten after so long, and a bucket with
+/// any debt is full by then.
+const MAX_PX: f64 = 9_007_199_254_740_992.0;
+
 /// The state of a bucket that is not known to be full.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bucket {
-    /// Tokens left by the last write.
+    /// Tokens left by the last write; below zero for a debt.
     pub tokens: f64,
     /// The time to live given then, in milliseconds.
     pub px: u64,
@@ -171,7 +175,7 @@ fn settle(
 fn write(tokens: f64, quota: &Quota, ttl: f64, now: u64) -> Bucket {
     let full_in = (as_f64(quota.capacity()) - tokens) / quota.rate().per_second() * 1000.0;
     // Never shorter than the time it has: a caller with another quota may still count on it.
-    let px = whole(full_in.ceil().max(1.0).max(ttl));
+    let px = whole(full_in.ceil().clamp(1.0, MAX_PX).max(ttl));
     Bucket {
         tokens,
         px,
@@ -192,7 +196,8 @@ pub fn lower(bucket: &mut Option<Bucket>, quota: &Quota, tokens: f64, now: u64) 
 /// Adds `delta` tokens to a bucket at `now`, up to its capacity; or takes them out if negative, down to `floor`
 /// and no further, which may be below zero: a debt. Returns the tokens there are then, rounded down.
 ///
-/// This is `lua/adjust.lua` for one key.
+/// A bucket that holds no more than `floor` keeps what it has, and one that does not change is not written.
+/// `delta` and `floor` are at most 10^12 either way.
 pub fn adjust(bucket: &mut Option<Bucket>, quota: &Quota, delta: i64, floor: i64, now: u64) -> i64 {
     let Reading {
         tokens: held,
@@ -224,14 +229,18 @@ fn signed(tokens: i64) -> f64 {
 }
 
 /// Milliseconds after the write that left `base` tokens until `cost` fits. Trimming one part in 10^12 keeps
-/// rounding noise from adding a millisecond; the second line makes up for it where it mattered.
+/// rounding noise from adding a millisecond; the rest makes up for it where it mattered. Of decades, as a deep
+/// debt takes, the part is more than a millisecond.
 fn full_wait(base: f64, rate: f64, cost: f64) -> f64 {
-    let wait = ((cost - base) * 1000.0 / rate * (1.0 - 1e-12)).ceil();
-    if base + wait * rate / 1000.0 + SLACK < cost {
-        wait + 1.0
+    let exact = (cost - base) * 1000.0 / rate;
+    let trimmed = (exact * (1.0 - 1e-12)).ceil();
+    let wait = if base + trimmed * rate / 1000.0 + SLACK < cost {
+        (trimmed + 1.0).max(exact.ceil())
     } else {
-        wait
-    }
+        trimmed
+    };
+    // No bucket lives longer than that, and then it is full.
+    wait.min(MAX_PX)
 }
 
 fn for_millis(wait: f64) -> Wait {
@@ -242,7 +251,7 @@ fn for_millis(wait: f64) -> Wait {
     }
 }
 
-/// Exact: a time to live is at most ten years.
+/// Exact: a time to live is at most 2^53.
 #[expect(clippy::cast_precision_loss, reason = "far below 2^53")]
 fn millis(span: u64) -> f64 {
     span as f64
@@ -367,6 +376,102 @@ mod tests {
         );
     }
 
+    fn ten_per_ten_seconds() -> Quota {
+        Quota::new(10, 1).expect("a quota")
+    }
+
+    #[test]
+    fn what_is_given_back_never_overflows_the_bucket() {
+        let quota = ten_per_ten_seconds();
+        let mut bucket = [None];
+        assert_eq!(adjust(&mut bucket[0], &quota, 5, 0, 0), 10);
+        assert_eq!(bucket, [None], "a full bucket is not worth keeping");
+        let _ = decide(single(10, 1.0, 8), &mut bucket, 0);
+        assert_eq!(adjust(&mut bucket[0], &quota, 3, 0, 0), 5);
+        assert_eq!(adjust(&mut bucket[0], &quota, 3, 0, 1_500), 9);
+        assert_eq!(
+            bucket[0].map(|bucket| (bucket.tokens, bucket.expires_at)),
+            Some((9.5, 8_000)),
+            "it lives as long as before"
+        );
+        assert_eq!(adjust(&mut bucket[0], &quota, 3, 0, 1_500), 10);
+        let full = bucket;
+        assert_eq!(adjust(&mut bucket[0], &quota, 3, 0, 1_600), 10);
+        assert_eq!(bucket, full, "kept as it is");
+    }
+
+    #[test]
+    fn taking_stops_at_the_floor() {
+        let quota = ten_per_ten_seconds();
+        let mut bucket = None;
+        for (delta, floor, left) in [
+            (-4, 0, 6),
+            (-4, 5, 5),
+            (-4, 7, 5),
+            (-40, 0, 0),
+            (-1, 0, 0),
+            (-3, -2, -2),
+            (-3, -1, -2),
+            (0, 9, -2),
+            (1, 9, -1),
+            (-1_000_000_000_000, -1_000, -1_000),
+        ] {
+            assert_eq!(
+                adjust(&mut bucket, &quota, delta, floor, 0),
+                left,
+                "{delta} {floor}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_debt_refills_as_any_other_bucket() {
+        let quota = ten_per_ten_seconds();
+        let mut bucket = [None];
+        assert_eq!(adjust(&mut bucket[0], &quota, -15, -100, 0), -5);
+        let five_and_one = Wait::For(Duration::from_secs(6));
+        let denied = decide(single(10, 1.0, 1), &mut bucket, 0);
+        assert_eq!((denied.granted, state(&denied)), (0, (0, five_and_one)));
+        assert_eq!(
+            state(&decide(single(10, 1.0, 0), &mut bucket, 0)),
+            (0, Wait::None),
+            "what is free needs no tokens"
+        );
+        assert_eq!(adjust(&mut bucket[0], &quota, 0, 0, 4_500), -1);
+        assert!(!decide(single(10, 1.0, 1), &mut bucket, 5_999).is_allowed());
+        assert!(decide(single(10, 1.0, 1), &mut bucket, 6_000).is_allowed());
+        assert_eq!(bucket[0].map(|bucket| bucket.expires_at), Some(16_000));
+    }
+
+    #[test]
+    fn a_debt_for_ever_is_within_what_can_be_written() {
+        let slowest = Quota::new(1, 1.0 / 315_360_000.0).expect("a quota");
+        let most = 1_000_000_000_000;
+        let mut bucket = [None];
+        assert_eq!(adjust(&mut bucket[0], &slowest, -most, -most, 7), 1 - most);
+        assert_eq!(bucket[0].map(|bucket| bucket.px), Some(1 << 53));
+        let mut check = single(1, 1.0, 1);
+        check = check.map_charges(|charge| {
+            let mut charge = charge.clone();
+            charge.limit.quota = slowest;
+            charge
+        });
+        let denied = decide(check, &mut bucket, 7);
+        assert_eq!(state(&denied).1, Wait::For(Duration::from_millis(1 << 53)));
+    }
+
+    #[test]
+    fn an_adjustment_heals_a_clock_that_stepped_back() {
+        let quota = ten_per_ten_seconds();
+        let mut bucket = [None];
+        let _ = decide(single(10, 1.0, 4), &mut bucket, 1_000_000);
+        assert_eq!(adjust(&mut bucket[0], &quota, 0, 0, 100_000), 6);
+        assert_eq!(bucket[0].map(|bucket| bucket.expires_at), Some(104_000));
+        bucket[0].as_mut().expect("kept").expires_at = u64::MAX;
+        assert_eq!(adjust(&mut bucket[0], &quota, 1, 0, 100_000), 7);
+        assert_eq!(bucket[0].map(|bucket| bucket.expires_at), Some(104_000));
+    }
+
     #[test]
     fn a_cost_above_the_capacity_never_fits_and_takes_nothing() {
         let mut bucket = [None];
@@ -454,6 +559,66 @@ mod tests {
                     let early = (wait - wait / 100).saturating_sub(2);
                     prop_assert!(early == 0 || rate < 1e-2 || !decide(check, &mut bucket, now + early).is_allowed());
                     now += wait;
+                }
+            }
+        }
+
+        #[test]
+        fn waiting_the_stated_time_pays_any_debt(
+            capacity in 1_u64..1_000_000,
+            rate in prop_oneof![1e-5..1.0, 1.0..1e6, Just(7.0 / 3.0), Just(1.0 / 3.0)],
+            debt in prop_oneof![1_i64..100, 1_i64..1_000_000_000_000],
+            pause in 0_u64..5_000,
+            part in 0.0..1.0,
+        ) {
+            let Ok(quota) = Quota::new(capacity, rate) else { return Ok(()) };
+            // A wait of some thousand years is exact to the millisecond.
+            prop_assume!(signed(debt) / rate < 1e11);
+            let mut bucket = [None];
+            let held = adjust(&mut bucket[0], &quota, -debt, -debt, 0);
+            prop_assert_eq!(held, capacity.cast_signed() - debt);
+            let mut charge = charge("default", 1, 1.0, 1);
+            charge.limit.quota = quota;
+            charge.cost = Cost::try_from(1 + whole(part * (as_f64(capacity) - 1.0))).expect("in range");
+            let check = Check::single(charge);
+            let decision = decide(check.clone(), &mut bucket, pause);
+            let Wait::For(wait) = decision.limits[0].wait else { return Ok(()) };
+            prop_assert!(!decision.is_allowed());
+            let end = pause + u64::try_from(wait.as_millis()).expect("at most 2^53");
+            let early = end.saturating_sub(2 + end / 100);
+            prop_assert!(rate < 1e-2 || early < pause || !decide(check.clone(), &mut bucket.clone(), early).is_allowed());
+            prop_assert!(decide(check, &mut bucket, end).is_allowed(), "{:?} is too short", wait);
+        }
+
+        #[test]
+        fn no_span_spends_more_than_capacity_and_refill_net_of_what_is_given_back(
+            capacity in 1_u64..100,
+            rate in 0.01_f64..100.0,
+            steps in proptest::collection::vec((0_u64..500, 1_u32..20, -30_i64..30, -20_i64..20), 1..60),
+        ) {
+            let quota = Quota::new(capacity, rate).expect("a quota");
+            let held = |bucket: &[Option<Bucket>; 1], now| read(bucket[0], &quota, 0.0, 1.0, now).tokens;
+            let (mut bucket, mut now, mut seen) = ([None], 0_u64, Vec::new());
+            for (pause, cost, delta, floor) in steps {
+                now += pause;
+                let mut spent = 0.0;
+                if decide(single(capacity, rate, cost), &mut bucket, now).is_allowed() {
+                    spent = f64::from(cost);
+                }
+                let (before, ends_at) = (held(&bucket, now), bucket[0].map_or(0, |bucket| bucket.expires_at));
+                let told = adjust(&mut bucket[0], &quota, delta, floor, now);
+                let after = held(&bucket, now);
+                prop_assert!(told <= capacity.cast_signed() && signed(told) <= after + SLACK);
+                prop_assert!((after - before) * signed(delta.signum()) <= signed(delta.abs()) + SLACK);
+                prop_assert!((after - before) * signed(delta.signum()) >= -SLACK, "the other way");
+                prop_assert!(bucket[0].map_or(0, |bucket| bucket.expires_at) >= ends_at, "forgotten early");
+                // Every span that ends here: what was given back in it counts against what was spent.
+                seen.push((now, 0.0));
+                for (since, net) in &mut seen {
+                    *net += spent;
+                    let most = as_f64(capacity) + rate * millis(now - *since) / 1000.0 + 1e-6;
+                    prop_assert!(*net <= most, "{net} spent since {since} at {now}, at most {most}");
+                    *net -= (after - before).max(0.0);
                 }
             }
         }

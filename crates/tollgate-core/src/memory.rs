@@ -267,7 +267,7 @@ impl<C> fmt::Debug for MemoryStore<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{KeySpace, Limit, LimitName, ManualClock, Tenant};
+    use crate::{Change, KeySpace, Limit, LimitName, ManualClock, Tenant};
 
     fn check(tenant: &str, capacity: u64, rate: &str, cost: u32) -> Check {
         let tenant = Tenant::new(tenant, "pro").expect("an id");
@@ -331,6 +331,71 @@ mod tests {
         // A day later all are full again, and there is room.
         clock.advance(86_400_001);
         assert!(allows(&store, check("newcomer", 1, "1/d", 1)));
+    }
+
+    fn change(tenant: &str, limit: &str, delta: i64, floor: i64) -> Change {
+        let tenant = Tenant::new(tenant, "pro").expect("an id");
+        let name = LimitName::new(limit).expect("a name");
+        Change {
+            key: KeySpace::default().bucket(&tenant, &name),
+            quota: Quota::new(10, "1/s").expect("a quota"),
+            delta,
+            floor,
+        }
+    }
+
+    fn adjust(
+        store: &MemoryStore<ManualClock>,
+        changes: Vec<Change>,
+    ) -> Result<Vec<i64>, StoreError> {
+        store.change(&Adjustment::new(changes).expect("an adjustment"))
+    }
+
+    #[test]
+    fn an_adjustment_changes_the_buckets_of_the_checks() {
+        let clock = ManualClock::default();
+        let store = MemoryStore::with_clock(clock.clone());
+        let one = |delta, floor| {
+            adjust(&store, vec![change("a", "default", delta, floor)]).expect("room")
+        };
+        assert_eq!(one(5, 0), [10]);
+        assert!(store.is_empty(), "a full bucket is not kept");
+        assert!(allows(&store, check("a", 10, "1/s", 8)));
+        assert_eq!(one(3, 0), [5]);
+        assert!(!allows(&store, check("a", 10, "1/s", 6)));
+        assert_eq!(one(-9, -4), [-4]);
+        clock.advance(4_999);
+        assert!(!allows(&store, check("a", 10, "1/s", 1)));
+        clock.advance(1);
+        assert!(allows(&store, check("a", 10, "1/s", 1)));
+        let several = vec![change("a", "x", -12, -2), change("a", "default", 2, 0)];
+        assert_eq!(adjust(&store, several).expect("room"), [-2, 2]);
+    }
+
+    #[test]
+    fn an_adjustment_without_room_changes_no_bucket() {
+        let store = MemoryStore::with_clock(ManualClock::default()).with_max_buckets(0);
+        // All of one tag, and so in one part of the store, which has room for eight.
+        for i in 0..7 {
+            let kept = adjust(&store, vec![change("a", &format!("l{i}"), -1, 0)]);
+            assert_eq!(kept.expect("room"), [9]);
+        }
+        let several = vec![
+            change("a", "l0", -1, 0),
+            change("a", "new1", -1, 0),
+            change("a", "new2", -1, 0),
+        ];
+        let error = adjust(&store, several).expect_err("room for one only");
+        assert_eq!(
+            (error.kind(), error.charge()),
+            (ErrorKind::Oom, ChargeState::NotCharged)
+        );
+        let read = vec![change("a", "l0", 0, 0), change("a", "new1", 0, 0)];
+        assert_eq!(adjust(&store, read).expect("nothing is new"), [9, 10]);
+        // What is given back to a full bucket needs no room.
+        let full = vec![change("a", "new1", 1, 0), change("a", "new2", 1, 0)];
+        assert_eq!(adjust(&store, full).expect("nothing is new"), [10, 10]);
+        assert_eq!(store.len(), 7);
     }
 
     #[test]

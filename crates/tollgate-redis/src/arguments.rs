@@ -1,8 +1,8 @@
-//! What `token_bucket.lua` is called with.
+//! What the scripts of the buckets are called with.
 
-use tollgate_core::Check;
+use tollgate_core::{Adjustment, Check, Quota};
 
-/// The hash, the keys, `capacity rate cost` for each key, then `count` and `shadow` as far as they are not the
+/// For `token_bucket.lua`: the hash, the keys, `capacity rate cost` for each key, then `count` and `shadow` as far as they are not the
 /// defaults.
 pub(crate) fn of_check(sha: &str, check: &Check) -> Vec<String> {
     let charges = check.charges();
@@ -10,10 +10,7 @@ pub(crate) fn of_check(sha: &str, check: &Check) -> Vec<String> {
     args.extend([sha.to_owned(), charges.len().to_string()]);
     args.extend(charges.iter().map(|charge| charge.key.to_string()));
     for charge in charges {
-        let quota = &charge.limit.quota;
-        args.push(quota.capacity().to_string());
-        // The shortest decimal that reads back as the same double, never with an exponent.
-        args.push(quota.rate().per_second().to_string());
+        args.extend(of_quota(&charge.limit.quota));
         args.push(charge.cost.tokens().to_string());
     }
     if check.count() != 1 || check.shadow() != 0 {
@@ -23,4 +20,25 @@ pub(crate) fn of_check(sha: &str, check: &Check) -> Vec<String> {
         args.push(check.shadow().to_string());
     }
     args
+}
+
+/// For `adjust.lua`: the hash, the keys, then `capacity rate delta floor` for each key.
+pub(crate) fn of_adjustment(sha: &str, adjustment: &Adjustment) -> Vec<String> {
+    let changes = adjustment.changes();
+    let mut args = Vec::with_capacity(5 * changes.len() + 2);
+    args.extend([sha.to_owned(), changes.len().to_string()]);
+    args.extend(changes.iter().map(|change| change.key.to_string()));
+    for change in changes {
+        args.extend(of_quota(&change.quota));
+        args.extend([change.delta.to_string(), change.floor.to_string()]);
+    }
+    args
+}
+
+fn of_quota(quota: &Quota) -> [String; 2] {
+    [
+        quota.capacity().to_string(),
+        // The shortest decimal that reads back as the same double, never with an exponent.
+        quota.rate().per_second().to_string(),
+    ]
 }

@@ -1,7 +1,10 @@
-//! What the script answers.
+//! What the scripts of the buckets answer.
 
 use fred::types::Value;
-use tollgate_core::{ChargeState, Check, Decision, ErrorKind, Source, StoreError, Wait};
+use tollgate_core::{
+    Adjustment, Change, ChargeState, Check, Decision, ErrorKind, MAX_TOKENS, Source, StoreError,
+    Wait,
+};
 
 /// Reads `{ granted, remaining1, retry_ms1, … }`.
 ///
@@ -11,12 +14,25 @@ use tollgate_core::{ChargeState, Check, Decision, ErrorKind, Source, StoreError,
 pub(crate) fn decide(check: Check, reply: &Value) -> Result<Decision, StoreError> {
     match read(&check, reply) {
         Some((granted, states)) => Ok(check.decide(granted, Source::Store, states)),
-        None => Err(StoreError::new(
-            ErrorKind::Other,
-            ChargeState::Unknown,
-            "the script's reply is malformed",
-        )),
+        None => Err(malformed()),
     }
+}
+
+/// Reads `{ tokens1, … }` of `adjust.lua`.
+///
+/// # Errors
+///
+/// If it is anything else. The script has run then, so the buckets may have changed.
+pub(crate) fn tokens(adjustment: &Adjustment, reply: &Value) -> Result<Vec<i64>, StoreError> {
+    read_tokens(adjustment.changes(), reply).ok_or_else(malformed)
+}
+
+fn malformed() -> StoreError {
+    StoreError::new(
+        ErrorKind::Other,
+        ChargeState::Unknown,
+        "the script's reply is malformed",
+    )
 }
 
 fn read(check: &Check, reply: &Value) -> Option<(u64, Vec<(u64, Wait)>)> {
@@ -36,6 +52,25 @@ fn state(numbers: &[Value]) -> Option<(u64, Wait)> {
     let remaining = u64::try_from(whole(&numbers[0])?).ok()?;
     let retry = whole(&numbers[1]).filter(|&retry| retry >= -1)?;
     Some((remaining, Wait::from_millis(retry)))
+}
+
+fn read_tokens(changes: &[Change], reply: &Value) -> Option<Vec<i64>> {
+    let Value::Array(numbers) = reply else {
+        return None;
+    };
+    if numbers.len() != changes.len() {
+        return None;
+    }
+    let held = |(number, change): (&Value, &Change)| {
+        let tokens = whole(number)?;
+        let most = if tokens < 0 {
+            MAX_TOKENS
+        } else {
+            change.quota.capacity()
+        };
+        (tokens.unsigned_abs() <= most).then_some(tokens)
+    };
+    numbers.iter().zip(changes).map(held).collect()
 }
 
 fn whole(number: &Value) -> Option<i64> {
@@ -69,6 +104,26 @@ mod tests {
         check.with_count(NonZeroU64::new(3).expect("not 0"))
     }
 
+    /// What gives back the charges of such a check.
+    fn adjustment(limits: &[&str]) -> Adjustment {
+        let check = check(limits);
+        let change = |charge: &Charge| Change {
+            key: charge.key.clone(),
+            quota: charge.limit.quota,
+            delta: 1,
+            floor: 0,
+        };
+        let changes = check.charges().iter().map(change).collect();
+        Adjustment::new(changes).expect("an adjustment")
+    }
+
+    fn assert_malformed(error: &StoreError) {
+        assert_eq!(
+            (error.kind(), error.charge()),
+            (ErrorKind::Other, ChargeState::Unknown)
+        );
+    }
+
     fn numbers(numbers: &[i64]) -> Value {
         Value::Array(numbers.iter().copied().map(Value::Integer).collect())
     }
@@ -86,6 +141,33 @@ mod tests {
         assert_eq!(states, [(Some(5), Wait::None), (Some(0), Wait::Never)]);
         let denied = decide(check(&["a"]), &numbers(&[0, 0, 250])).expect("well formed");
         assert_eq!(denied.limits[0].wait, Wait::For(Duration::from_millis(250)));
+    }
+
+    #[test]
+    fn a_reply_tells_the_tokens_of_each_bucket() {
+        let held = |reply: &[i64]| tokens(&adjustment(&["a", "b"]), &numbers(reply));
+        for reply in [[10, -3], [0, -1_000_000_000_000]] {
+            assert_eq!(held(&reply).expect("well formed"), reply);
+        }
+        for reply in [
+            &[][..],
+            &[1],
+            &[1, 2, 3],
+            &[1, 11],
+            &[-1_000_000_000_001, 1],
+            &[i64::MIN, i64::MAX],
+        ] {
+            assert_malformed(&held(reply).expect_err("malformed"));
+        }
+        for reply in [
+            Value::Null,
+            Value::Integer(1),
+            Value::Array(vec![Value::Null, Value::Integer(0)]),
+            Value::Array(vec![Value::Double(1.0), Value::Integer(0)]),
+        ] {
+            let held = tokens(&adjustment(&["a", "b"]), &reply);
+            assert_malformed(&held.expect_err("malformed"));
+        }
     }
 
     #[test]
@@ -113,11 +195,7 @@ mod tests {
                 Value::Integer(0),
             ]),
         ] {
-            let error = decide(check(&["a"]), &reply).expect_err("malformed");
-            assert_eq!(
-                (error.kind(), error.charge()),
-                (ErrorKind::Other, ChargeState::Unknown)
-            );
+            assert_malformed(&decide(check(&["a"]), &reply).expect_err("malformed"));
         }
     }
 }

@@ -30,6 +30,11 @@ impl Script {
         Self::new(include_str!("../lua/token_bucket.lua"), runtime)
     }
 
+    /// `adjust.lua`.
+    pub(crate) fn adjust(runtime: Handle) -> Self {
+        Self::new(include_str!("../lua/adjust.lua"), runtime)
+    }
+
     /// `replicas.lua`.
     pub(crate) fn replicas(runtime: Handle) -> Self {
         Self::new(include_str!("../lua/replicas.lua"), runtime)

@@ -8,8 +8,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tollgate_core::{
-    AdjustFuture, Adjustment, ChargeState, Check, CheckFuture, Decision, ErrorKind, Store,
-    StoreError,
+    AdjustFuture, Adjustment, Check, CheckFuture, Decision, ErrorKind, Store, StoreError,
+    StoreFuture,
 };
 
 use crate::{
@@ -36,6 +36,7 @@ pub struct RedisStore {
 struct Inner {
     connection: Connection,
     script: Arc<Script>,
+    adjust: Script,
     runtime: Handle,
     looking: SingleFlight<()>,
     address: String,
@@ -75,6 +76,7 @@ impl RedisStore {
         let inner = Inner {
             connection: Connection::start(config, address.clone(), &runtime),
             script: Arc::new(Script::token_bucket(runtime.clone())),
+            adjust: Script::adjust(runtime.clone()),
             looking: SingleFlight::new(),
             runtime,
             address,
@@ -106,6 +108,27 @@ impl RedisStore {
         &self.inner.runtime
     }
 
+    /// Lets `work` ask Redis, by the deadline or else within the store's own time.
+    fn ask<T, F>(
+        &self,
+        deadline: Option<Instant>,
+        work: impl FnOnce(Arc<Inner>, Current, Instant) -> F + Send + 'static,
+    ) -> StoreFuture<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = Result<T, StoreError>> + Send + 'static,
+    {
+        let inner = self.inner.clone();
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + inner.deadline);
+        StoreFuture::new(async move {
+            let current = inner.connection.settled(deadline).await;
+            // To its end also when the caller leaves, as a limiter does at the deadline: only then is a
+            // connection that has fallen silent noticed.
+            let runtime = inner.runtime.clone();
+            RunOut::new(runtime, work(inner, current, deadline)).await
+        })
+    }
+
     /// Calls another script, over the connection of the checks.
     pub(crate) async fn call(
         &self,
@@ -133,24 +156,28 @@ impl Store for RedisStore {
     /// A call that was sent before the future is dropped may charge the check; one that was not sent within
     /// the deadline never will.
     fn check(&self, check: Check) -> CheckFuture {
-        let inner = self.inner.clone();
-        let deadline = check
-            .deadline()
-            .map_or_else(|| Instant::now() + inner.deadline, Instant::from_std);
-        CheckFuture::new(async move {
-            let current = inner.connection.settled(deadline).await;
-            // To its end also when the caller leaves, as a limiter does at the deadline: only then is a
-            // connection that has fallen silent noticed.
-            let runtime = inner.runtime.clone();
-            let decided = async move { inner.decide(current, check, deadline).await };
-            RunOut::new(runtime, decided).await
+        let deadline = check.deadline().map(Instant::from_std);
+        self.ask(deadline, |inner, current, deadline| async move {
+            inner.decide(current, check, deadline).await
         })
     }
 
-    fn adjust(&self, _: Adjustment) -> AdjustFuture {
-        let error = "adjustments are yet to be built";
-        let error = StoreError::new(ErrorKind::Other, ChargeState::NotCharged, error);
-        AdjustFuture::ready(Err(error))
+    /// Asks Redis, and answers within the deadline, as for a check: the adjustment's own, or the store's.
+    ///
+    /// # Errors
+    ///
+    /// Any failure, with its kind and whether the buckets may have changed. Nothing is sent twice, except a
+    /// call that Redis refused because it did not know the script, which is loaded when it is first needed.
+    ///
+    /// # Cancel safety
+    ///
+    /// A call that was sent before the future is dropped may change the buckets; one that was not sent within
+    /// the deadline never will.
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+        let deadline = adjustment.deadline().map(Instant::from_std);
+        self.ask(deadline, |inner, current, deadline| async move {
+            inner.change(current, adjustment, deadline).await
+        })
     }
 }
 
@@ -173,6 +200,17 @@ impl Inner {
         let args = |sha: &str| arguments::of_check(sha, &check);
         let reply = self.call(current, &self.script, args, deadline).await?;
         reply::decide(check, &reply)
+    }
+
+    async fn change(
+        &self,
+        current: Current,
+        adjustment: Adjustment,
+        deadline: Instant,
+    ) -> Result<Vec<i64>, StoreError> {
+        let args = |sha: &str| arguments::of_adjustment(sha, &adjustment);
+        let reply = self.call(current, &self.adjust, args, deadline).await?;
+        reply::tokens(&adjustment, &reply)
     }
 
     async fn call(

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate_core::{ChargeState, ErrorKind, Store};
+use tollgate_core::{Adjustment, ChargeState, ErrorKind, Store};
 use tollgate_redis::RedisStore;
-use tollgate_tests::{RedisServer, check, quota};
+use tollgate_tests::{RedisServer, change, check, quota};
 
-/// What a check needs: the call, the load, and what the script does.
+/// What a check and an adjustment need: the call, the load, and what the scripts do.
 const NEEDED: [&str; 5] = ["+evalsha", "+script|load", "+get", "+pttl", "+set"];
 
 /// What the client asks of each new connection. It does without, but then Redis notes a denial in its ACL
@@ -56,6 +56,9 @@ async fn five_commands_suffice_and_two_more_keep_the_logs_quiet() {
                 .expect("a decision");
             assert_eq!(decision.is_allowed(), allowed);
         }
+        let take = change("a", "default", quota(10, "1/h"), -9, -3);
+        let adjusted = store.adjust(Adjustment::new(vec![take]).expect("an adjustment"));
+        assert_eq!(adjusted.await.expect("carried out"), [-1]);
         assert_eq!(denials(&server) == 0, quiet, "{rights:?}");
     }
 }

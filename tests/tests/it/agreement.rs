@@ -1,4 +1,4 @@
-//! The script on a real Redis against the Rust model.
+//! The scripts on a real Redis against the Rust model.
 //!
 //! Time passes by moving TTLs, so nothing sleeps. The server's clock runs on, though: between our look at a
 //! bucket and the script's, a tick may pass. So the model is asked for each time that the script may have
@@ -8,8 +8,8 @@
 use std::num::NonZeroU64;
 
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
-use tollgate_core::{Bucket, Check, Quota, bucket};
-use tollgate_tests::{RedisServer, Script, argv, charge};
+use tollgate_core::{Adjustment, Bucket, BucketKey, Check, Quota, bucket};
+use tollgate_tests::{RedisServer, Script, adjust_argv, argv, change, charge};
 
 use crate::support::{pass, remaining, retry_ms, unpack};
 
@@ -23,6 +23,14 @@ struct Step {
     costs: Vec<u64>,
     count: u64,
     shadow: usize,
+    /// Delta and floor for each key, in place of a check.
+    amounts: Option<Vec<(i64, i64)>>,
+}
+
+/// What a step asks of the buckets.
+enum Call {
+    Check(Check),
+    Adjust(Adjustment),
 }
 
 /// What the server says just before the script, and its clock before and after, in microseconds.
@@ -44,15 +52,29 @@ fn quotas() -> impl Strategy<Value = Quota> {
 fn histories() -> impl Strategy<Value = (Vec<Quota>, Vec<Step>)> {
     (1_usize..=3).prop_flat_map(|keys| {
         let pass = prop_oneof![Just(0_i64), 1_i64..2_000, 1_i64..1_000_000];
-        let step = (pass, vec(0_u64..30, keys), 1_u64..4, 0..=keys);
-        let step = step.prop_map(|(pass, costs, count, shadow)| Step {
+        let amounts = vec((-40_i64..40, -30_i64..30), keys);
+        let amounts = prop::option::weighted(0.3, amounts);
+        let step = (pass, vec(0_u64..30, keys), 1_u64..4, 0..=keys, amounts);
+        let step = step.prop_map(|(pass, costs, count, shadow, amounts)| Step {
             pass,
             costs,
             count,
             shadow,
+            amounts,
         });
         (vec(quotas(), keys), vec(step, 1..12))
     })
+}
+
+fn to_call(quotas: &[Quota], step: &Step, case: u64) -> Call {
+    let Some(amounts) = &step.amounts else {
+        return Call::Check(to_check(quotas, step, case));
+    };
+    let changes = quotas.iter().zip(amounts).enumerate();
+    let changes = changes.map(|(i, (quota, (delta, floor)))| {
+        change(&case.to_string(), &format!("l{i}"), *quota, *delta, *floor)
+    });
+    Call::Adjust(Adjustment::new(changes.collect()).expect("an adjustment"))
 }
 
 fn to_check(quotas: &[Quota], step: &Step, case: u64) -> Check {
@@ -64,20 +86,46 @@ fn to_check(quotas: &[Quota], step: &Step, case: u64) -> Check {
     check.with_shadow(step.shadow).expect("at most all")
 }
 
+impl Call {
+    fn keys(&self) -> Vec<&str> {
+        let text = BucketKey::as_str;
+        match self {
+            Self::Check(check) => check.charges().iter().map(|it| text(&it.key)).collect(),
+            Self::Adjust(it) => it.changes().iter().map(|it| text(&it.key)).collect(),
+        }
+    }
+
+    fn args(&self) -> Vec<String> {
+        match self {
+            Self::Check(check) => argv(check),
+            Self::Adjust(adjustment) => adjust_argv(adjustment),
+        }
+    }
+
+    fn model(&self, buckets: &[Option<Bucket>], now: u64) -> Vec<i64> {
+        match self {
+            Self::Check(check) => model(check, buckets, now),
+            Self::Adjust(adjustment) => {
+                let changes = adjustment.changes().iter().zip(buckets);
+                let adjust = |(it, bucket): (&tollgate_core::Change, &Option<Bucket>)| {
+                    bucket::adjust(&mut bucket.clone(), &it.quota, it.delta, it.floor, now)
+                };
+                changes.map(adjust).collect()
+            }
+        }
+    }
+}
+
 /// Looks and calls in one pipeline, so that little time passes between.
-fn observe(connection: &mut redis::Connection, script: &Script, check: &Check) -> Observed {
-    let keys: Vec<_> = check
-        .charges()
-        .iter()
-        .map(|charge| charge.key.as_str())
-        .collect();
+fn observe(connection: &mut redis::Connection, script: &Script, call: &Call) -> Observed {
+    let keys = call.keys();
     let mut pipeline = redis::pipe();
     pipeline.cmd("TIME");
     for key in &keys {
         pipeline.cmd("GET").arg(key).cmd("PTTL").arg(key);
     }
     pipeline
-        .add_command(script.command(&keys, &argv(check)))
+        .add_command(script.command(&keys, &call.args()))
         .cmd("TIME");
     let mut replies: Vec<redis::Value> = pipeline.query(connection).expect("replies");
 
@@ -131,10 +179,11 @@ fn model(check: &Check, buckets: &[Option<Bucket>], now: u64) -> Vec<i64> {
 }
 
 #[test]
-fn script_on_a_real_redis_agrees_with_the_model() {
+fn scripts_on_a_real_redis_agree_with_the_model() {
     let server = RedisServer::start();
     let connection = std::cell::RefCell::new(server.connection());
     let script = Script::load(&mut connection.borrow_mut(), Script::TOKEN_BUCKET);
+    let adjust = Script::load(&mut connection.borrow_mut(), Script::ADJUST);
     let case = std::cell::Cell::new(0);
     let config = ProptestConfig {
         cases: CASES,
@@ -146,14 +195,17 @@ fn script_on_a_real_redis_agrees_with_the_model() {
         // Buckets of its own for each history, also while a failing one is being shrunk.
         case.set(case.get() + 1);
         for (i, step) in steps.iter().enumerate() {
-            let check = to_check(&quotas, step, case.get());
-            for charge in check.charges() {
-                pass(connection, charge.key.as_str(), step.pass);
+            let call = to_call(&quotas, step, case.get());
+            for key in call.keys() {
+                pass(connection, key, step.pass);
             }
-            let seen = observe(connection, &script, &check);
+            let script = match &call {
+                Call::Check(_) => &script,
+                Call::Adjust(_) => &adjust,
+            };
+            let seen = observe(connection, script, &call);
             // Later keys are looked at later: a tick may pass before one and not before another.
-            let candidates =
-                shifts(&seen).any(|buckets| model(&check, &buckets, NOW) == seen.reply);
+            let candidates = shifts(&seen).any(|buckets| call.model(&buckets, NOW) == seen.reply);
             prop_assert!(
                 candidates,
                 "step {}: {:?} from {:?}",

@@ -5,7 +5,14 @@ use tollgate_tests::{RedisServer, Script, check, quota};
 
 use crate::support::store;
 
+/// Of one key.
 const GOOD: [&str; 3] = ["10", "1", "1"];
+const GOOD_CHANGE: [&str; 4] = ["10", "1", "-1", "-5"];
+
+/// No number anywhere.
+const NEVER: [&str; 10] = [
+    "", "nan", "inf", "-inf", "0x10", "abc", "1e999", "--1", "1e", " 1",
+];
 
 struct Subject {
     connection: redis::Connection,
@@ -15,9 +22,13 @@ struct Subject {
 
 impl Subject {
     fn new() -> Self {
+        Self::of(Script::TOKEN_BUCKET)
+    }
+
+    fn of(source: &str) -> Self {
         let server = RedisServer::start();
         let mut connection = server.connection();
-        let script = Script::load(&mut connection, Script::TOKEN_BUCKET);
+        let script = Script::load(&mut connection, source);
         Self {
             connection,
             script,
@@ -57,21 +68,45 @@ impl Subject {
 #[test]
 fn bad_numbers_are_refused_and_write_nothing() {
     let mut subject = Subject::new();
-    let never = [
-        "", "nan", "inf", "-inf", "0x10", "abc", "1e999", "--1", "1e", " 1", "-1",
-    ];
     let bad: [(usize, &[&str]); 3] = [
-        (0, &["0", "0.5", "1.5", "1e13", "1000000000001"]),
-        (1, &["0", "1000001", "1e7", "0.00000000001"]),
-        (2, &["0.5", "1e13"]),
+        (0, &["-1", "0", "0.5", "1.5", "1e13", "1000000000001"]),
+        (1, &["-1", "0", "1000001", "1e7", "0.00000000001"]),
+        (2, &["-1", "0.5", "1e13"]),
     ];
     for (place, more) in bad {
-        for number in never.iter().chain(more) {
+        for number in NEVER.iter().chain(more) {
             let mut args = GOOD;
             args[place] = number;
             subject.refuses(&["tg:{a}:1"], &args);
             // The first key is fine, and is not charged all the same.
             subject.refuses(&["tg:{a}:1", "tg:{a}:2"], &[GOOD, args].concat());
+        }
+    }
+}
+
+#[test]
+fn bad_numbers_of_an_adjustment_are_refused_and_write_nothing() {
+    let mut subject = Subject::of(Script::ADJUST);
+    let too_large: &[&str] = &[
+        "0.5",
+        "-0.5",
+        "1e13",
+        "-1e13",
+        "1000000000001",
+        "-1000000000001",
+    ];
+    let bad: [(usize, &[&str]); 4] = [
+        (0, &["-1", "0", "0.5", "1.5", "1e13", "1000000000001"]),
+        (1, &["-1", "0", "1000001", "1e7", "0.00000000001"]),
+        (2, too_large),
+        (3, too_large),
+    ];
+    for (place, more) in bad {
+        for number in NEVER.iter().chain(more) {
+            let mut args = GOOD_CHANGE;
+            args[place] = number;
+            subject.refuses(&["tg:{a}:1"], &args);
+            subject.refuses(&["tg:{a}:1", "tg:{a}:2"], &[GOOD_CHANGE, args].concat());
         }
     }
 }
@@ -102,6 +137,27 @@ fn wrong_numbers_of_keys_and_arguments_are_refused() {
 }
 
 #[test]
+fn wrong_numbers_of_keys_and_arguments_of_an_adjustment_are_refused() {
+    let mut subject = Subject::of(Script::ADJUST);
+    subject.refuses(&["tg:{a}:1"], &GOOD);
+    subject.refuses(&["tg:{a}:1"], &[]);
+    subject.refuses(&["tg:{a}:1"], &["10", "1", "-1", "-5", "0"]);
+    subject.refuses(&["tg:{a}:1", "tg:{a}:2"], &GOOD_CHANGE);
+    subject.refuses(&[], &[]);
+    let nine: Vec<_> = (1..=9).map(|i| format!("tg:{{a}}:{i}")).collect();
+    let nine: Vec<_> = nine.iter().map(String::as_str).collect();
+    subject.refuses(&nine, &GOOD_CHANGE.repeat(9));
+    subject.refuses(
+        &["tg:{a}:1", "tg:{a}:2", "tg:{a}:1"],
+        &GOOD_CHANGE.repeat(3),
+    );
+    let eight = subject
+        .script
+        .call(&mut subject.connection, &nine[..8], &GOOD_CHANGE.repeat(8));
+    assert_eq!(eight.expect("taken"), [9; 8]);
+}
+
+#[test]
 fn decimal_numbers_of_any_form_are_taken() {
     let mut subject = Subject::new();
     for args in [
@@ -117,6 +173,17 @@ fn decimal_numbers_of_any_form_are_taken() {
             .arg("tg:{a}:1")
             .query(&mut subject.connection)
             .expect("DEL");
+    }
+    let mut subject = Subject::of(Script::ADJUST);
+    for (args, left) in [
+        (["1e3", "1.5e-05", "-1e1", "0"], 990),
+        (["1000.0", "0.00025", "-1E+1", "+5"], 980),
+        (["1000", "1e-4", "5.0", "-1e12"], 985),
+    ] {
+        let reply = subject
+            .script
+            .call(&mut subject.connection, &["tg:{a}:1"], &args);
+        assert_eq!(reply.expect("taken"), [left], "{args:?}");
     }
 }
 
@@ -135,6 +202,7 @@ fn foreign_values() -> Vec<Vec<u8>> {
         pack(f64::INFINITY, 1000.0),
         pack(f64::NEG_INFINITY, 1000.0),
         pack(1e13, 1000.0),
+        pack(-1e13, 1000.0),
         pack(1.0, f64::NAN),
         pack(1.0, -5.0),
         pack(1.0, 0.5),
@@ -144,15 +212,20 @@ fn foreign_values() -> Vec<Vec<u8>> {
 
 #[test]
 fn foreign_values_are_refused_and_left_alone() {
-    let mut subject = Subject::new();
-    for value in foreign_values() {
-        let set = redis::cmd("SET")
-            .arg("tg:{a}:2")
-            .arg(&value)
-            .query::<()>(&mut subject.connection);
-        set.expect("SET");
-        subject.refuses(&["tg:{a}:2"], &GOOD);
-        subject.refuses(&["tg:{a}:1", "tg:{a}:2"], &GOOD.repeat(2));
+    for (source, good) in [
+        (Script::TOKEN_BUCKET, &GOOD[..]),
+        (Script::ADJUST, &GOOD_CHANGE),
+    ] {
+        let mut subject = Subject::of(source);
+        for value in foreign_values() {
+            let set = redis::cmd("SET")
+                .arg("tg:{a}:2")
+                .arg(&value)
+                .query::<()>(&mut subject.connection);
+            set.expect("SET");
+            subject.refuses(&["tg:{a}:2"], good);
+            subject.refuses(&["tg:{a}:1", "tg:{a}:2"], &good.repeat(2));
+        }
     }
 }
 

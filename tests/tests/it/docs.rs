@@ -2,9 +2,9 @@
 
 use std::{fs, path::Path, process::Command};
 
-use tollgate_core::Store;
+use tollgate_core::{Adjustment, Store};
 use tollgate_redis::RedisStore;
-use tollgate_tests::{RedisServer, check, quota};
+use tollgate_tests::{RedisServer, Script, change, check, quota};
 
 const LUA_MD: &str = include_str!("../../../docs/lua.md");
 
@@ -52,6 +52,42 @@ fn the_python_client_prints_what_the_page_says() {
     );
 }
 
+#[test]
+fn adjustments_answer_what_the_page_says() {
+    let (calls, _) = block(LUA_MD, "console");
+    let server = RedisServer::start();
+    let mut connection = server.connection();
+    let check = Script::load(&mut connection, Script::TOKEN_BUCKET);
+    let adjust = Script::load(&mut connection, Script::ADJUST);
+    let mut seen = 0;
+    for line in calls.lines() {
+        let (call, answer) = line.split_once('→').expect("a call and its answer");
+        let (script, call) = match call.strip_prefix("$ redis-cli EVALSHA $SHA 1 ") {
+            Some(call) => (&check, call),
+            None => (
+                &adjust,
+                call.strip_prefix("$ redis-cli EVALSHA $ADJUST 1 ")
+                    .expect("one of both scripts"),
+            ),
+        };
+        let words: Vec<_> = call.split_whitespace().collect();
+        let (key, args) = words.split_first().expect("a key");
+        let reply = script.call(&mut connection, &[key.trim_matches('\'')], args);
+        let mut reply = reply.expect(line);
+        if let [_, _, wait] = &mut reply[..] {
+            // The seconds that a busy machine may take between the calls.
+            *wait = (*wait + 9_999) / 10_000 * 10_000;
+        }
+        let expected: Vec<i64> = answer
+            .split_whitespace()
+            .map_while(|word| word.parse().ok())
+            .collect();
+        assert_eq!(reply, expected, "{line}");
+        seen += 1;
+    }
+    assert_eq!(seen, 5);
+}
+
 #[tokio::test]
 async fn the_acl_line_is_all_that_the_store_needs() {
     let (line, _) = block(LUA_MD, "acl");
@@ -72,4 +108,7 @@ async fn the_acl_line_is_all_that_the_store_needs() {
         let decision = store.check(check("a", quota(1, "1/h"), 1)).await;
         assert_eq!(decision.expect("a decision").is_allowed(), allowed);
     }
+    let back = change("a", "default", quota(1, "1/h"), 1, 0);
+    let adjusted = store.adjust(Adjustment::new(vec![back]).expect("an adjustment"));
+    assert_eq!(adjusted.await.expect("carried out"), [1]);
 }

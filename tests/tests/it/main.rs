@@ -1,6 +1,7 @@
 //! All tests that need real servers or the real scripts, in one binary: it links once.
 
 mod acl;
+mod adjust;
 mod agreement;
 mod arguments;
 mod breaker;

@@ -1,12 +1,12 @@
-//! The script, the Rust model and the textbook's script over the same histories, with a clock that the test
+//! The scripts, the Rust model and the textbook's script over the same histories, with a clock that the test
 //! moves: no server, no waiting, thousands of histories.
 
 use std::{cell::RefCell, collections::HashMap, num::NonZeroU64, rc::Rc};
 
 use mlua::{Function, Lua, Table, Value, Variadic};
 use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
-use tollgate_core::{Bucket, Check, Decision, MAX_TOKENS, Quota, bucket};
-use tollgate_tests::{Script, argv, charge};
+use tollgate_core::{Adjustment, Bucket, BucketKey, Check, Decision, MAX_TOKENS, Quota, bucket};
+use tollgate_tests::{Script, adjust_argv, argv, change, charge};
 
 use crate::support::{retry_ms, unpack};
 
@@ -127,7 +127,12 @@ struct Simulated {
 
 impl Simulated {
     fn new(source: &str) -> Self {
-        let (lua, keyspace) = (Lua::new(), Rc::<RefCell<Keyspace>>::default());
+        Self::on(Rc::default(), source)
+    }
+
+    /// A script on a keyspace that others may use, too.
+    fn on(keyspace: Rc<RefCell<Keyspace>>, source: &str) -> Self {
+        let lua = Lua::new();
         install(&lua, &keyspace).expect("the stubs");
         let script = lua
             .load(source)
@@ -140,14 +145,20 @@ impl Simulated {
         }
     }
 
-    fn run(&self, check: &Check) -> Vec<i64> {
-        let keys: Vec<_> = check
-            .charges()
-            .iter()
-            .map(|charge| charge.key.to_string())
-            .collect();
+    fn check(&self, check: &Check) -> Vec<i64> {
+        let keys = check.charges().iter().map(|charge| &charge.key);
+        self.run(keys, argv(check))
+    }
+
+    fn adjust(&self, adjustment: &Adjustment) -> Vec<i64> {
+        let keys = adjustment.changes().iter().map(|change| &change.key);
+        self.run(keys, adjust_argv(adjustment))
+    }
+
+    fn run<'a>(&self, keys: impl Iterator<Item = &'a BucketKey>, args: Vec<String>) -> Vec<i64> {
+        let keys: Vec<_> = keys.map(ToString::to_string).collect();
         self.lua.globals().set("KEYS", keys).expect("KEYS");
-        self.lua.globals().set("ARGV", argv(check)).expect("ARGV");
+        self.lua.globals().set("ARGV", args).expect("ARGV");
         let reply: Table = self.script.call(()).expect("a reply");
         assert!(
             !reply.contains_key("err").expect("a table"),
@@ -229,6 +240,15 @@ struct Step {
     count: u64,
     shadow: usize,
     second_quota: bool,
+    /// In place of a check.
+    amounts: Option<Vec<Amount>>,
+}
+
+/// What an adjustment does to one bucket: delta and floor, each of which may be negative.
+#[derive(Clone, Copy, Debug)]
+struct Amount {
+    delta: (Size, bool),
+    floor: (Size, bool),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -244,15 +264,21 @@ enum Event {
     Persist(usize),
 }
 
-/// A cost, most often such that it matters.
+/// A number of tokens, most often such that it matters.
 #[derive(Clone, Copy, Debug)]
 enum Size {
     Small(u64),
     Part(f64),
     Above,
+    Most,
 }
 
 impl Size {
+    fn signed(self, negative: bool, capacity: u64) -> i64 {
+        let tokens = self.of(capacity).cast_signed();
+        if negative { -tokens } else { tokens }
+    }
+
     #[expect(
         clippy::cast_possible_truncation,
         clippy::cast_precision_loss,
@@ -264,6 +290,7 @@ impl Size {
             Self::Small(cost) => cost,
             Self::Part(part) => (capacity as f64 * part) as u64,
             Self::Above => (capacity + 1).min(MAX_TOKENS),
+            Self::Most => MAX_TOKENS,
         }
     }
 }
@@ -323,18 +350,37 @@ fn steps(keys: usize, odd: bool) -> impl Strategy<Value = Step> {
     } else {
         Just(false).boxed()
     };
-    (events(odd), vec(size, keys), count, shadow, second).prop_map(
-        |(event, costs, count, shadow, second_quota)| Step {
+    let amounts = if odd {
+        prop::option::weighted(0.3, vec(amounts(), keys)).boxed()
+    } else {
+        Just(None).boxed()
+    };
+    (events(odd), vec(size, keys), count, shadow, second, amounts).prop_map(
+        |(event, costs, count, shadow, second_quota, amounts)| Step {
             event,
             costs,
             count,
             shadow,
             second_quota,
+            amounts,
         },
     )
 }
 
-/// With `odd`, also quotas that change, keys that lose their TTL, and a clock that steps back.
+fn amounts() -> impl Strategy<Value = Amount> {
+    let size = || {
+        let size = prop_oneof![
+            4 => (0_u64..5).prop_map(Size::Small),
+            4 => (0.0..1.0).prop_map(Size::Part),
+            2 => Just(Size::Above),
+            1 => Just(Size::Most),
+        ];
+        (size, any::<bool>())
+    };
+    (size(), size()).prop_map(|(delta, floor)| Amount { delta, floor })
+}
+
+/// With `odd`, also adjustments, quotas that change, keys that lose their TTL, and a clock that steps back.
 fn histories(odd: bool) -> impl Strategy<Value = History> {
     let keys = prop_oneof![2 => Just(1_usize), 1 => 2_usize..=8];
     keys.prop_flat_map(move |keys| {
@@ -355,6 +401,31 @@ fn to_check(quotas: &[[Quota; 2]], step: &Step) -> Check {
     let check = Check::new(charges.collect()).expect("a check");
     let check = check.with_count(NonZeroU64::new(step.count).expect("from 1"));
     check.with_shadow(step.shadow).expect("at most all")
+}
+
+/// The adjustment that stands in place of the step's check.
+fn to_adjustment(quotas: &[[Quota; 2]], step: &Step) -> Option<Adjustment> {
+    let amounts = step.amounts.as_ref()?;
+    let changes = quotas.iter().zip(amounts).enumerate();
+    let changes = changes.map(|(i, (quotas, Amount { delta, floor }))| {
+        let quota = quotas[usize::from(step.second_quota)];
+        let tokens = |(size, negative): (Size, bool)| size.signed(negative, quota.capacity());
+        change(
+            "42",
+            &format!("l{i}"),
+            quota,
+            tokens(*delta),
+            tokens(*floor),
+        )
+    });
+    Some(Adjustment::new(changes.collect()).expect("an adjustment"))
+}
+
+fn adjust_model(adjustment: &Adjustment, buckets: &mut [Option<Bucket>], now: u64) -> Vec<i64> {
+    let changes = adjustment.changes().iter().zip(buckets);
+    changes
+        .map(|(it, bucket)| bucket::adjust(bucket, &it.quota, it.delta, it.floor, now))
+        .collect()
 }
 
 fn reply(decision: &Decision) -> Vec<i64> {
@@ -386,7 +457,12 @@ fn after(event: Event, now: u64, quota: &Quota) -> u64 {
     }
 }
 
-fn check_against_model(script: &Simulated, history: &History) -> Result<(), TestCaseError> {
+/// `adjust` is on the keyspace of `script`.
+fn check_against_model(
+    script: &Simulated,
+    adjust: &Simulated,
+    history: &History,
+) -> Result<(), TestCaseError> {
     *script.keyspace.borrow_mut() = Keyspace {
         now: START,
         ..Keyspace::default()
@@ -411,13 +487,21 @@ fn check_against_model(script: &Simulated, history: &History) -> Result<(), Test
             // As Redis, which forgets a key for good once it finds it expired, even if the clock steps back.
             *bucket = bucket.filter(|bucket| !bucket.is_expired(now));
         }
-        let answer = script.run(&check);
         let keys: Vec<_> = check
             .charges()
             .iter()
             .map(|charge| charge.key.clone())
             .collect();
-        let model = reply(&bucket::decide(check, &mut buckets, now));
+        let (answer, model) = match to_adjustment(&history.quotas, step) {
+            Some(adjustment) => (
+                adjust.adjust(&adjustment),
+                adjust_model(&adjustment, &mut buckets, now),
+            ),
+            None => (
+                script.check(&check),
+                reply(&bucket::decide(check, &mut buckets, now)),
+            ),
+        };
         prop_assert_eq!(answer, model, "step {}", i);
         for (key, bucket) in keys.iter().zip(&buckets) {
             let bucket =
@@ -471,10 +555,11 @@ fn run(
 }
 
 #[test]
-fn script_and_model_agree_to_the_bit_whatever_happens() {
+fn scripts_and_model_agree_to_the_bit_whatever_happens() {
     let script = Simulated::new(Script::TOKEN_BUCKET);
+    let adjust = Simulated::on(script.keyspace.clone(), Script::ADJUST);
     run(histories(true), |history| {
-        check_against_model(&script, history)
+        check_against_model(&script, &adjust, history)
     });
 }
 
@@ -503,7 +588,12 @@ fn script_admits_exactly_what_the_textbook_admits() {
             script.keyspace.borrow_mut().now = now;
             textbook.keyspace.borrow_mut().now = now;
             let check = to_check(&history.quotas, step);
-            prop_assert_eq!(script.run(&check)[0], textbook.run(&check)[0], "step {}", i);
+            prop_assert_eq!(
+                script.check(&check)[0],
+                textbook.check(&check)[0],
+                "step {}",
+                i
+            );
         }
         Ok(())
     });
