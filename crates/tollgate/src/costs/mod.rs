@@ -5,7 +5,7 @@
 //! use tollgate::{RateLimitLayer, costs::{CostRouter, routing::{get, post}}};
 //!
 //! # use tollgate::{FailurePolicy, Limiter, MemoryStore, Quotas};
-//! # let quotas = Quotas::new("100/s".parse()?);
+//! # let quotas = Quotas::new("100/s".parse::<tollgate::Quota>()?);
 //! # let limiter = Limiter::builder(MemoryStore::new()).quotas(quotas).on_store_failure(FailurePolicy::Open).build()?;
 //! # async fn search() {}
 //! # async fn index() {}
