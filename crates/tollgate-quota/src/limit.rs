@@ -222,6 +222,17 @@ impl LimitRule {
         }
     }
 
+    /// Whether it is on, and its bucket the tenant's own.
+    pub(crate) fn is_own(&self) -> bool {
+        self.mode != Mode::Off && !self.scope.is_shared()
+    }
+
+    /// The largest cost that it has of its own, at least 1.
+    pub(crate) fn largest_own_cost(&self) -> u64 {
+        let costs = self.costs.iter().map(|(_, cost)| *cost).chain(self.cost);
+        costs.map(Cost::tokens).fold(1, u64::max)
+    }
+
     /// Every allowance that it gives anybody.
     pub(crate) fn allowances(&self) -> impl Iterator<Item = &Allowance> {
         self.tiers

@@ -345,26 +345,28 @@ impl Quotas {
         {
             fault(&["tier"], format!("there is no tier `{tier}`"));
         }
-        for (name, allowance) in &account.limits {
+        for name in account.limits.keys() {
             let limit = self.limits.iter().find(|limit| limit.name == *name);
             let problem = match limit {
                 None => format!("there is no limit `{name}`"),
                 Some(limit) if limit.scope.is_shared() => {
                     format!("the limit `{name}` is shared by all tenants")
                 }
-                Some(_) => match (allowance, account.shards) {
-                    (Allowance::Limited(quota), Some(shards))
-                        if quota.part(0, shards).is_none() =>
-                    {
-                        format!(
-                            "{} tokens cannot be split over {shards} shards",
-                            quota.capacity()
-                        )
-                    }
-                    _ => continue,
-                },
+                Some(_) => continue,
             };
             fault(&["limits", name.as_str()], problem);
+        }
+        // The tier is checked above; here only what follows from it.
+        let Ok(tenant) = Tenant::new(id, "") else {
+            return;
+        };
+        let terms = self.terms(&tenant, None);
+        let (wanted, fitting) = (terms.wanted_shards(), terms.shards());
+        if fitting < wanted {
+            let problem = format!(
+                "{wanted} parts would be too small for what its limits allow and cost; at most {fitting} fit"
+            );
+            fault(&["shards"], problem);
         }
     }
 

@@ -46,9 +46,22 @@ impl<'a> Terms<'a> {
             .unwrap_or(&limit.allowance)
     }
 
-    /// Over how many parts the tenant's buckets are spread.
+    /// Over how many parts the tenant's buckets are spread: as many as its account says, or fewer if one of its
+    /// limits has no room in a part for what its most costly route takes. The same for all its requests.
     #[must_use]
     pub fn shards(&self) -> NonZeroU8 {
+        let wanted = self.wanted_shards();
+        let own = self.quotas.limits().iter().filter(|limit| limit.is_own());
+        own.fold(wanted, |shards, limit| match self.allowance(limit) {
+            Allowance::Limited(quota) if shards > NonZeroU8::MIN => {
+                quota.parts(shards, limit.largest_own_cost())
+            }
+            _ => shards,
+        })
+    }
+
+    /// As many as its account says.
+    pub(crate) fn wanted_shards(&self) -> NonZeroU8 {
         let mut all = self.accounts.iter().flatten();
         all.find_map(|it| it.shards).unwrap_or(NonZeroU8::MIN)
     }
