@@ -51,6 +51,11 @@ async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    let built = lines.take();
+    assert!(
+        built.len() == 1 && built[0].contains("a day or longer to fill"),
+        "{built:#?}"
+    );
     replica.shared().await;
     sleep(Duration::from_millis(1_200)).await;
     assert_eq!(lines.take(), [""; 0], "nothing to tell on a good day");
