@@ -12,6 +12,7 @@ use loom::{
 
 use self::flights::{Flights, Joined};
 
+#[expect(clippy::duplicate_mod, reason = "once with the checker's mutex")]
 #[path = "flights.rs"]
 mod flights;
 

@@ -21,23 +21,16 @@ enum Order {
     Panic,
 }
 
+type Waiting = (Check, oneshot::Sender<Order>);
+
 /// A store over memory whose calls end when the test says so, and how.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 struct Scripted {
-    waiting: Arc<Mutex<VecDeque<(Check, oneshot::Sender<Order>)>>>,
-    memory: Arc<Mutex<Option<Arc<MemoryStore<ManualClock>>>>>,
+    waiting: Arc<Mutex<VecDeque<Waiting>>>,
+    memory: Arc<MemoryStore<ManualClock>>,
 }
 
 impl Scripted {
-    fn memory(&self) -> Arc<MemoryStore<ManualClock>> {
-        let new = || Arc::new(MemoryStore::with_clock(ManualClock::default()));
-        self.memory
-            .lock()
-            .expect("no panic")
-            .get_or_insert_with(new)
-            .clone()
-    }
-
     /// How many checks each call asks for that has come in and not ended.
     fn calls(&self) -> Vec<u64> {
         let waiting = self.waiting.lock().expect("no panic");
@@ -63,7 +56,7 @@ impl Store for Scripted {
         let (sender, receiver) = oneshot::channel();
         let mut waiting = self.waiting.lock().expect("no panic");
         waiting.push_back((check.clone(), sender));
-        let memory = self.memory();
+        let memory = self.memory.clone();
         CheckFuture::new(async move {
             match receiver.await.expect("an order") {
                 Order::Decide => memory.decide(check),
@@ -74,7 +67,7 @@ impl Store for Scripted {
     }
 
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
-        self.memory().adjust(adjustment)
+        self.memory.adjust(adjustment)
     }
 }
 
@@ -96,7 +89,11 @@ struct Bench {
 
 impl Bench {
     fn new() -> Self {
-        let (store, saved) = (Scripted::default(), Arc::new(Saved::default()));
+        let store = Scripted {
+            waiting: Arc::default(),
+            memory: Arc::new(MemoryStore::with_clock(ManualClock::default())),
+        };
+        let saved = Arc::new(Saved::default());
         let coalesce = Coalesce::new(store.clone(), saved.clone());
         Self {
             coalesce,
@@ -260,7 +257,7 @@ async fn no_call_asks_for_more_than_the_store_accepts() {
     let bench = Bench::new();
     let _first = bench.come(check()).await;
     for count in [MAX_TOKENS - 1, 1, 1] {
-        let _ = bench.come(of(count)).await;
+        drop(bench.come(of(count)).await);
     }
     bench.store.end(0, Order::Decide).await;
     assert_eq!(bench.store.calls(), [MAX_TOKENS]);
@@ -301,7 +298,7 @@ async fn only_checks_of_the_same_charges_share_a_call() {
     ];
     let calls = different.len();
     for check in different {
-        let _ = bench.come(check).await;
+        drop(bench.come(check).await);
     }
     assert_eq!(bench.store.calls(), vec![1; calls]);
 }
@@ -490,12 +487,18 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     let bench = Bench::new();
     let (ends, lives) = (runtime(), runtime());
     let first = ends.block_on(bench.come(check()));
-    let second = ends.block_on(bench.come(check()));
+    let second = {
+        let _within = ends.enter();
+        bench.coalesce.check(check())
+    };
     let third = lives.block_on(bench.come(check()));
-    // Its own call is made in the runtime that ends, together with the second's.
+    // Their call would be made in the runtime of the second.
     drop(ends);
-    assert!(lives.block_on(third).expect("no panic").is_err());
-    assert!(first.is_finished() && second.is_finished());
+    let answers = lives.block_on(async { [second.await, third.await.expect("no panic")] });
+    for answer in answers {
+        assert_eq!(answer.expect_err("broken off").kind(), ErrorKind::Other);
+    }
+    assert!(first.is_finished());
     assert_eq!(bench.in_flight(), 0);
 }
 
