@@ -7,7 +7,7 @@ use std::{
 
 use tokio::{
     task::{JoinHandle, yield_now},
-    time::advance,
+    time::{advance, timeout},
 };
 use tollgate_core::{
     Cost, KeySpace, Limit, LimitName, ManualClock, MemoryStore, Quota, Tenant, Wait,
@@ -135,13 +135,18 @@ async fn settle() {
     }
 }
 
+/// The answer that is there, or comes at a deadline.
+async fn answer(request: JoinHandle<Answer>) -> Answer {
+    let answer = timeout(Duration::from_secs(60), request).await;
+    answer.expect("it waits for ever").expect("no panic")
+}
+
 async fn decided(request: JoinHandle<Answer>) -> Decision {
-    request.await.expect("no panic").expect("a decision")
+    answer(request).await.expect("a decision")
 }
 
 async fn failed(request: JoinHandle<Answer>) -> ErrorKind {
-    let answer = request.await.expect("no panic");
-    answer.expect_err("a failure").kind()
+    answer(request).await.expect_err("a failure").kind()
 }
 
 fn charge(tenant: &str, capacity: u64, cost: u32) -> Charge {
