@@ -2,6 +2,7 @@
 
 mod breaker;
 mod checking;
+mod coalesce;
 mod limiter;
 mod local;
 mod observer;
@@ -13,6 +14,7 @@ mod shards;
 pub use self::{
     breaker::{BreakerSettings, BreakerState},
     checking::Checking,
+    coalesce::Coalesce,
     limiter::{BuildError, Limiter, LimiterBuilder},
     observer::{Observer, SavedBy},
     policy::FailurePolicy,

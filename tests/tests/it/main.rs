@@ -7,6 +7,7 @@ mod arguments;
 mod breaker;
 mod buckets;
 mod client;
+mod coalesce;
 mod connection;
 mod docs;
 mod error_kinds;
