@@ -7,6 +7,7 @@ mod breaker;
 mod buckets;
 mod client;
 mod connection;
+mod denials;
 mod docs;
 mod error_kinds;
 mod examples;
