@@ -35,10 +35,15 @@ const MAX_ENTRIES: usize = 100_000;
 /// 5. An adjustment that adds tokens voids what is known of its buckets, from when it is sent. A check that
 ///    was sent before the adjustment was answered teaches nothing about them.
 ///
-/// **Bound.** Apart from the following events it never denies what the store would have allowed at that moment:
-/// a bucket is reset, evicted or deleted; another process gives tokens back, or charges the bucket by a larger
-/// quota; the store fails over; its clock steps. These are seen one second later at the latest. It never allows
-/// anything.
+/// **Bound.** It never allows anything, and what it denies the store would have denied at that moment, apart
+/// from tokens that come early:
+///
+/// * the bucket is reset, deleted or evicted, the store fails over, or its clock steps;
+/// * another process gives tokens back;
+/// * the bucket is also charged by a larger quota elsewhere, or was last charged by a former quota, by which it
+///   is full and forgotten sooner.
+///
+/// These are seen at the latest one second after the store was asked.
 ///
 /// A decision from here has [`Source::DenialCache`]. For the limits that are known to deny, it tells the whole
 /// wait that is left, rounded up to milliseconds and never shorter than the store would say of a bucket that
@@ -48,8 +53,7 @@ const MAX_ENTRIES: usize = 100_000;
 ///
 /// **Memory.** About 250 bytes for each of at most 100 000 buckets, see
 /// [`with_max_entries`](Self::with_max_entries). Those that are denied again and again stay when there are too
-/// many. A check of a bucket that is not known takes one look, without a lock that others hold for long, and
-/// allocates nothing for it.
+/// many. For a bucket that is not known a check takes one look, which allocates nothing.
 pub struct DenialCache<S> {
     store: S,
     denials: Arc<Denials>,
