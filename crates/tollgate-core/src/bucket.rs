@@ -9,7 +9,7 @@ use crate::{Check, Decision, Quota, Source, Wait, quota::as_f64};
 
 /// Forgives the rounding of refill arithmetic in comparisons, in tokens. It is never stored, so it does
 /// not add up.
-const SLACK: f64 = 1e-6;
+pub const SLACK: f64 = 1e-6;
 
 /// The longest time to live, in milliseconds: 2^53. A deeper debt is forgotten after so long, and a bucket with
 /// any debt is full by then.

@@ -3,6 +3,7 @@
 mod breaker;
 mod checking;
 mod coalesce;
+mod denials;
 mod limiter;
 mod local;
 mod observer;
@@ -15,6 +16,7 @@ pub use self::{
     breaker::{BreakerSettings, BreakerState},
     checking::Checking,
     coalesce::Coalesce,
+    denials::DenialCache,
     limiter::{BuildError, Limiter, LimiterBuilder},
     observer::{Observer, SavedBy},
     policy::FailurePolicy,

@@ -31,7 +31,7 @@ pub struct CacheSettings {
     /// waited in vain is decided by the tenant's tier or the default, and the load goes on for the next.
     pub patience: Duration,
     /// So many tenants are kept, by default 100 000; of more, those asked for least are forgotten.
-    pub max_tenants: u64,
+    pub max_tenants: usize,
 }
 
 impl QuotaBook {

@@ -1,6 +1,7 @@
 //! Accounts by tenant, kept in memory.
 
 use std::{
+    convert::Infallible,
     fmt,
     pin::Pin,
     sync::{
@@ -12,7 +13,7 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use moka::sync::Cache;
+use quick_cache::sync::Cache;
 use tokio::{
     runtime::Handle,
     sync::{Semaphore, broadcast},
@@ -117,7 +118,9 @@ impl Directory {
         let slots = &self.inner.slots;
         let slot = slots.get(tenant.id()).unwrap_or_else(|| {
             // Of those who come at the same time, one makes it.
-            slots.get_with(tenant.id().into(), Arc::default)
+            let made =
+                slots.get_or_insert_with(tenant.id(), || Ok::<_, Infallible>(Arc::default()));
+            made.unwrap_or_else(|never| match never {})
         });
         let Answer {
             account,
@@ -214,7 +217,7 @@ impl Inner {
                 }
             }
             Change::Anything => {
-                for (_, slot) in &self.slots {
+                for (_, slot) in self.slots.iter() {
                     slot.age();
                 }
             }
@@ -243,7 +246,7 @@ async fn follow(directory: Weak<Inner>, mut changes: broadcast::Receiver<Change>
 impl fmt::Debug for Directory {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Directory")
-            .field("tenants", &self.inner.slots.entry_count())
+            .field("tenants", &self.inner.slots.len())
             .finish_non_exhaustive()
     }
 }

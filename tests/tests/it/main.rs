@@ -9,6 +9,7 @@ mod buckets;
 mod client;
 mod coalesce;
 mod connection;
+mod denials;
 mod docs;
 mod error_kinds;
 mod examples;
