@@ -5,12 +5,17 @@ mod account;
 mod allowance;
 mod event;
 mod fault;
+#[cfg(feature = "file")]
+mod file;
 mod limit;
 mod quotas;
 mod route;
 mod source;
 mod terms;
 
+#[cfg(feature = "file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "file")))]
+pub use self::file::{LimitsError, LimitsFile, ParsedLimits, Place, PlacedFault};
 pub use self::{
     account::Account,
     allowance::Allowance,

@@ -365,7 +365,8 @@ impl Quotas {
     /// Places that choose the local policy, where nothing says what it divides by.
     fn check_local(&self, faults: &mut Vec<Fault>) {
         let field = "on_store_failure";
-        let problem = "`local` divides limits by the number of replicas: say how many in `replicas`";
+        let problem =
+            "`local` divides limits by the number of replicas: say how many in `replicas`";
         if self.on_store_failure == Some(FailureMode::Local) {
             faults.push(Fault::new([field], problem));
         }
