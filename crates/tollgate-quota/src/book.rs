@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 
+#[cfg(feature = "file")]
+use crate::LimitsFile;
 use crate::{Directory, LimitRule, QuotaSource, Quotas, event::Listener};
 
 /// Limits and tiers, and where the accounts of tenants come from: all that a limiter is to know about quotas.
@@ -13,9 +15,11 @@ use crate::{Directory, LimitRule, QuotaSource, Quotas, event::Listener};
 /// after it.
 #[must_use]
 pub struct QuotaBook {
-    pub(crate) quotas: Arc<ArcSwap<Quotas>>,
-    pub(crate) sources: Vec<Arc<dyn QuotaSource>>,
-    pub(crate) cache: CacheSettings,
+    quotas: Arc<ArcSwap<Quotas>>,
+    sources: Vec<Arc<dyn QuotaSource>>,
+    cache: CacheSettings,
+    #[cfg(feature = "file")]
+    file: Option<LimitsFile>,
 }
 
 /// How accounts from sources are kept.
@@ -41,6 +45,8 @@ impl QuotaBook {
             quotas: Arc::new(ArcSwap::from_pointee(quotas)),
             sources: Vec::new(),
             cache: CacheSettings::default(),
+            #[cfg(feature = "file")]
+            file: None,
         }
     }
 
@@ -69,7 +75,11 @@ impl QuotaBook {
     /// Outside of a Tokio runtime, if a source tells of changes.
     pub fn open(self, listener: impl Fn(crate::QuotaEvent) + Send + Sync + 'static) -> Directory {
         let listener: Listener = Arc::new(listener);
-        Directory::open(self, listener)
+        #[cfg(feature = "file")]
+        if let Some(file) = &self.file {
+            file.listen(listener.clone());
+        }
+        Directory::open(self.quotas, self.sources, self.cache, listener)
     }
 }
 
@@ -78,6 +88,19 @@ impl QuotaBook {
 impl From<Quotas> for QuotaBook {
     fn from(quotas: Quotas) -> Self {
         Self::new(quotas)
+    }
+}
+
+/// Quotas that change when the file does.
+#[cfg(feature = "file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "file")))]
+impl From<LimitsFile> for QuotaBook {
+    fn from(file: LimitsFile) -> Self {
+        Self {
+            quotas: file.quotas(),
+            file: Some(file),
+            ..Self::new(Quotas::default())
+        }
     }
 }
 

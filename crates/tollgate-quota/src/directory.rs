@@ -22,7 +22,7 @@ use tokio::{
 use tollgate_core::Tenant;
 
 use crate::{
-    Account, CacheSettings, Change, QuotaBook, QuotaEvent, QuotaSource, Quotas,
+    Account, CacheSettings, Change, QuotaEvent, QuotaSource, Quotas,
     event::Listener,
     slot::{Answer, Next, Slot},
 };
@@ -71,12 +71,12 @@ pub enum Lookup {
 }
 
 impl Directory {
-    pub(crate) fn open(book: QuotaBook, listener: Listener) -> Self {
-        let QuotaBook {
-            quotas,
-            sources,
-            cache,
-        } = book;
+    pub(crate) fn open(
+        quotas: Arc<ArcSwap<Quotas>>,
+        sources: Vec<Arc<dyn QuotaSource>>,
+        settings: CacheSettings,
+        listener: Listener,
+    ) -> Self {
         let source = |source| Source {
             source,
             fails: AtomicBool::new(false),
@@ -85,8 +85,8 @@ impl Directory {
         let inner = Arc::new(Inner {
             quotas,
             sources,
-            settings: cache,
-            slots: Cache::new(cache.max_tenants),
+            settings,
+            slots: Cache::new(settings.max_tenants),
             loads: Semaphore::new(MOST_LOADS),
             listener,
             stale: AtomicU64::new(0),
@@ -118,8 +118,8 @@ impl Directory {
         let slots = &self.inner.slots;
         let slot = slots.get(tenant.id()).unwrap_or_else(|| {
             // Of those who come at the same time, one makes it.
-            let made =
-                slots.get_or_insert_with(tenant.id(), || Ok::<_, Infallible>(Arc::default()));
+            let id = Arc::from(tenant.id());
+            let made = slots.get_or_insert_with(&id, || Ok::<_, Infallible>(Arc::default()));
             made.unwrap_or_else(|never| match never {})
         });
         let Answer {

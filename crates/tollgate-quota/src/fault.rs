@@ -31,7 +31,18 @@ impl Fault {
 
 impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}: {}", self.path.join("."), self.problem)
+        for (i, key) in self.path.iter().enumerate() {
+            let dot = if i == 0 { "" } else { "." };
+            // As TOML writes it: a key with dots or spaces in it is quoted.
+            let is_bare = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'-');
+            if !key.is_empty() && key.bytes().all(is_bare) {
+                write!(f, "{dot}{key}")?;
+            } else {
+                write!(f, "{dot}{key:?}")?;
+            }
+        }
+        let colon = if self.path.is_empty() { "" } else { ": " };
+        write!(f, "{colon}{}", self.problem)
     }
 }
 

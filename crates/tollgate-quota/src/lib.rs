@@ -7,6 +7,8 @@ mod book;
 mod directory;
 mod event;
 mod fault;
+#[cfg(feature = "file")]
+mod file;
 mod limit;
 mod quotas;
 mod route;
@@ -14,6 +16,9 @@ mod slot;
 mod source;
 mod terms;
 
+#[cfg(feature = "file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "file")))]
+pub use self::file::{LimitsError, LimitsFile, ParsedLimits, Place, PlacedFault};
 pub use self::{
     account::Account,
     allowance::Allowance,

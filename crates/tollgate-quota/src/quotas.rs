@@ -139,6 +139,12 @@ impl Quotas {
         self
     }
 
+    /// What [`FailureMode::Local`] divides by, for limits with a failure policy of their own.
+    pub fn with_replicas(mut self, replicas: NonZeroU32) -> Self {
+        self.replicas = Some(replicas);
+        self
+    }
+
     /// The limits, in the order in which clients see them.
     pub fn limits(&self) -> &[LimitRule] {
         &self.limits
@@ -213,18 +219,15 @@ impl Quotas {
             self.check_limit(i, limit, &mut faults);
         }
         self.check_crowds(&mut faults);
+        self.check_prices(&mut faults);
         for tier in self.tiers.iter().filter(|tier| tier.is_empty()) {
             faults.push(Fault::new(["tiers", tier], "a tier has a name"));
         }
         for (id, account) in &self.tenants {
             self.check_tenant(id, account, &mut faults);
         }
-        let local = [self.on_store_failure].into_iter();
-        let local = local.chain(self.limits.iter().map(|limit| limit.on_store_failure));
-        if self.replicas.is_none() && local.flatten().any(|mode| mode == FailureMode::Local) {
-            let problem =
-                "the local policy divides limits by the number of replicas, which is not given";
-            faults.push(Fault::new(["replicas"], problem));
+        if self.replicas.is_none() {
+            self.check_local(&mut faults);
         }
         if faults.is_empty() {
             Ok(())
@@ -331,6 +334,50 @@ impl Quotas {
         }
     }
 
+    /// Routes whose cost nobody could ever pay.
+    fn check_prices(&self, faults: &mut Vec<Fault>) {
+        for (pattern, price) in &self.routes {
+            let RoutePrice::Cost(cost) = price else {
+                continue;
+            };
+            let route = pattern.sample();
+            let asks_the_route = |limit: &&LimitRule| {
+                limit.mode == Mode::Enforce
+                    && limit.cost.is_none()
+                    && limit.covers(Some(&route))
+                    && !limit.costs.iter().any(|(own, _)| own.covers(&route))
+            };
+            for limit in self.limits.iter().filter(asks_the_route) {
+                let largest = limit.largest_cost();
+                if cost.tokens() > largest && largest > 0 {
+                    let problem = format!(
+                        "a cost of {} is above every capacity of the limit `{}` (at most {largest}), and could never be paid",
+                        cost.tokens(),
+                        limit.name
+                    );
+                    faults.push(Fault::new(["routes", &pattern.to_string()], problem));
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Places that choose the local policy, where nothing says what it divides by.
+    fn check_local(&self, faults: &mut Vec<Fault>) {
+        let field = "on_store_failure";
+        let problem =
+            "`local` divides limits by the number of replicas: say how many in `replicas`";
+        if self.on_store_failure == Some(FailureMode::Local) {
+            faults.push(Fault::new([field], problem));
+        }
+        for limit in &self.limits {
+            if limit.on_store_failure == Some(FailureMode::Local) {
+                let path = ["limits", limit.name.as_str(), field];
+                faults.push(Fault::new(path, problem));
+            }
+        }
+    }
+
     fn check_tenant(&self, id: &str, account: &Account, faults: &mut Vec<Fault>) {
         let mut fault = |field: &[&str], problem: String| {
             faults.push(Fault::new(["tenants", id].iter().chain(field), problem));
@@ -343,7 +390,12 @@ impl Quotas {
             .as_deref()
             .filter(|tier| !self.tiers.contains(*tier))
         {
-            fault(&["tier"], format!("there is no tier `{tier}`"));
+            let known: Vec<_> = self.tiers().map(|it| format!("`{it}`")).collect();
+            let known = match known.as_slice() {
+                [] => "there are no tiers".to_owned(),
+                known => format!("there are {}", known.join(", ")),
+            };
+            fault(&["tier"], format!("there is no tier `{tier}`; {known}"));
         }
         for name in account.limits.keys() {
             let limit = self.limits.iter().find(|limit| limit.name == *name);

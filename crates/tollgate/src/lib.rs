@@ -46,6 +46,9 @@ pub use tollgate_quota::{
     InvalidQuotas, LimitRule, LoadFuture, Mode, QuotaBook, QuotaEvent, QuotaSource, Quotas, Route,
     RoutePattern, RoutePrice, Scope, SourceError,
 };
+#[cfg(feature = "file")]
+#[cfg_attr(docsrs, doc(cfg(feature = "file")))]
+pub use tollgate_quota::{LimitsError, LimitsFile, ParsedLimits, Place, PlacedFault};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use tollgate_redis::{ConnectError, Heartbeats, RedisStore, RedisStoreBuilder};

@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance, sleep};
 use tollgate_core::{LimitName, Quota};
 
 use super::*;
-use crate::{Allowance, LoadFuture, SourceError};
+use crate::{Allowance, LoadFuture, QuotaBook, SourceError};
 
 /// Accounts that a test can change, behind a delay, with failures on demand.
 #[derive(Clone)]
