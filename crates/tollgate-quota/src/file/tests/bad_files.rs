@@ -358,7 +358,7 @@ fn shards_and_replicas_are_counts_that_fit() {
         ),
         (
             "[tenants.x]\nshards = 4\nlimits = { a = \"3/s\" }",
-            "5:16: tenants.x.limits.a: 3 tokens cannot be split over 4 shards",
+            "4:10: tenants.x.shards: 4 parts would be too small for what its limits allow and cost; at most 3 fit",
         ),
     ]);
     assert_faults(&[

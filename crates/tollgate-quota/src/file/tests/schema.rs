@@ -19,6 +19,7 @@ const BEYOND_A_SCHEMA: [&str; 8] = [
     "cannot be split",
     "number of replicas: say how many",
     "takes more than ten years",
+    "parts would be too small",
 ];
 
 fn schema() -> Value {
