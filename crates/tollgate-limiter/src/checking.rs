@@ -4,13 +4,13 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
 use tokio::time::Instant;
 use tollgate_core::{
-    Adjustment, Check, Cost, Decision, LimitDecision, Source, Store, Tenant, Verdict,
+    Adjustment, Check, Cost, Decision, LimitDecision, Source, Store, StoreError, Tenant, Verdict,
 };
 use tollgate_quota::{Loading, Quotas, Route};
 
@@ -118,10 +118,11 @@ impl Checking {
     fn start(&self, plan: Plan, started: Instant) -> Result<State, Decision> {
         let Plan {
             parts,
-            blocked,
+            mut blocked,
             label,
         } = plan;
         if blocked.iter().any(|limit| !limit.shadow) {
+            blocked.extend(unasked(parts));
             let decision = Decision::without_store(Verdict::Denied, blocked);
             self.limiter.observer().decided(&label, &decision);
             return Err(decision);
@@ -172,71 +173,72 @@ impl Checking {
             round.granted.push((granted, decision));
             return Ok(State::Asking(round));
         }
-        let decision = self.combine(round.granted, decision, round.blocked);
+        let mut decision = self.combine(round.granted, decision);
+        decision.limits.extend(unasked(round.parts));
+        decision.limits.append(&mut round.blocked);
         self.limiter.observer().decided(&round.label, &decision);
         Err(decision)
     }
 
     /// One decision of all parts: the last of them allowed the request as the others did, or else they are
     /// given back what they granted.
-    fn combine(
-        &self,
-        granted: Vec<(Check, Decision)>,
-        last: Decision,
-        mut blocked: Vec<LimitDecision>,
-    ) -> Decision {
-        if granted.is_empty() {
-            let mut last = last;
-            last.limits.append(&mut blocked);
-            return last;
-        }
-        let mut source = last.source;
+    fn combine(&self, granted: Vec<(Check, Decision)>, mut last: Decision) -> Decision {
         let mut limits = Vec::new();
         for (check, mut decision) in granted {
             if last.is_allowed() {
                 if decision.source == Source::Fallback {
-                    source = Source::Fallback;
+                    last.source = Source::Fallback;
                 }
-            } else {
-                self.give_back(&check, &decision);
+            } else if self.give_back(&check, &decision) {
                 decision.limits.iter_mut().for_each(uncharge);
             }
             limits.append(&mut decision.limits);
         }
-        let mut whole = last;
-        limits.append(&mut whole.limits);
-        limits.append(&mut blocked);
-        whole.limits = limits;
-        whole.source = source;
-        whole
+        limits.append(&mut last.limits);
+        last.limits = limits;
+        last
     }
 
-    /// In a task of its own, so that it happens also when the caller has left.
-    fn give_back(&self, check: &Check, decision: &Decision) {
+    /// Whether there is anything to give back. It happens also when the caller leaves.
+    fn give_back(&self, check: &Check, decision: &Decision) -> bool {
         // What the policy let through was charged to nobody, or to a bucket in this process, which stands
         // for the missing answer.
-        if decision.source == Source::Fallback {
-            return;
-        }
         let Some(adjustment) = Adjustment::give_back(check, decision, 1) else {
-            return;
+            return false;
         };
         let deadline = Instant::now() + GIVE_BACK_DEADLINE;
-        let adjusting = self
+        let mut adjusting = self
             .limiter
             .policy()
             .store()
             .adjust(adjustment.with_deadline(deadline.into_std()));
-        tokio::spawn(async move {
-            if let Err(error) = adjusting.await {
-                tracing::debug!(%error, "tokens of a refused request could not be given back");
+        // A store that answers at once needs no task, and no runtime.
+        let now = Pin::new(&mut adjusting).poll(&mut Context::from_waker(Waker::noop()));
+        match now {
+            Poll::Ready(answer) => note_give_back(answer),
+            Poll::Pending => {
+                tokio::spawn(async move { note_give_back(adjusting.await) });
             }
-        });
+        }
+        true
     }
 }
 
+fn note_give_back(answer: Result<Vec<i64>, StoreError>) {
+    if let Err(error) = answer {
+        tracing::debug!(%error, "tokens of a refused request could not be given back");
+    }
+}
+
+/// Limits that were not asked because another has refused: clients are told that they are there.
+fn unasked(parts: impl IntoIterator<Item = Part>) -> impl Iterator<Item = LimitDecision> {
+    parts
+        .into_iter()
+        .flat_map(|part| part.check.decide_blindly(Verdict::Denied).limits)
+}
+
 /// As it is once the charge is given back.
-fn uncharge(limit: &mut LimitDecision) {
+pub(crate) fn uncharge(limit: &mut LimitDecision) {
     if !(limit.shadow && limit.lacked_tokens())
         && let Some(remaining) = &mut limit.remaining
     {
@@ -303,3 +305,6 @@ impl fmt::Debug for Checking {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,11 @@
 //! Tenant and cost in, decision out.
 
-use std::{fmt, num::NonZeroU32, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::{NonZeroU8, NonZeroU32},
+    sync::Arc,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 use tollgate_core::{
@@ -45,6 +50,14 @@ struct Inner {
     keys: KeySpace,
     /// Whether the program says how many replicas there are: it knows better than what is written down.
     counts_replicas: bool,
+}
+
+/// All that a tenant has of its own, whatever routes it covers.
+struct OwnBuckets {
+    /// A charge of nothing for each bucket, and whether its limit denies.
+    buckets: Vec<(Charge, bool)>,
+    blocked: Vec<LimitDecision>,
+    shards: NonZeroU8,
 }
 
 impl Limiter {
@@ -102,17 +115,27 @@ impl Limiter {
     }
 
     /// Where `tenant` stands in each limit of its own, whatever routes it covers: nothing is charged or
-    /// counted. Limits that do not bound the tenant, and those of members that it does not name, are left out.
+    /// counted. Limits that block the tenant come last; those that do not bound it or are off, and those of
+    /// members that it does not name, are left out.
     ///
     /// # Errors
     ///
     /// If the store gives no answer. No policy stands in for it.
     pub async fn peek(&self, tenant: &Tenant) -> Result<Vec<LimitDecision>, StoreError> {
+        let own = self.own_buckets(tenant).await;
         let mut states = Vec::new();
-        for charges in self.own_buckets(tenant).await.chunks(MAX_CHARGES) {
-            let check = self.read(charges);
-            states.append(&mut self.inner.policy.store().check(check).await?.limits);
+        for buckets in own.buckets.chunks(MAX_CHARGES) {
+            let charges = buckets.iter().map(|(charge, _)| charge.clone()).collect();
+            let check = Check::new(charges).expect("distinct buckets of one tenant");
+            let deadline = (Instant::now() + self.inner.policy.deadline()).into_std();
+            let check = check.with_shards(own.shards).with_deadline(deadline);
+            let decision = self.inner.policy.store().check(check).await?;
+            for (mut limit, (_, enforced)) in decision.limits.into_iter().zip(buckets) {
+                limit.shadow = !enforced;
+                states.push(limit);
+            }
         }
+        states.extend(own.blocked);
         Ok(states)
     }
 
@@ -122,47 +145,54 @@ impl Limiter {
     ///
     /// If the store gives no answer. Some buckets may be full then and others not.
     pub async fn reset(&self, tenant: &Tenant) -> Result<(), StoreError> {
-        for charges in self.own_buckets(tenant).await.chunks(MAX_CHARGES) {
-            let fill = |charge: &Charge| Change {
+        let own = self.own_buckets(tenant).await;
+        for buckets in own.buckets.chunks(MAX_CHARGES) {
+            let fill = |(charge, _): &(Charge, bool)| Change {
                 key: charge.key.clone(),
                 quota: charge.limit.quota,
                 delta: MAX_TOKENS.cast_signed(),
                 floor: 0,
             };
-            let adjustment = Adjustment::new(charges.iter().map(fill).collect());
+            let adjustment = Adjustment::new(buckets.iter().map(fill).collect());
             let adjustment = adjustment.expect("distinct buckets of one tenant");
             let deadline = (Instant::now() + RESET_DEADLINE).into_std();
-            let adjustment = adjustment.with_deadline(deadline);
+            let adjustment = adjustment.with_shards(own.shards).with_deadline(deadline);
             self.inner.policy.store().adjust(adjustment).await?;
         }
         Ok(())
     }
 
-    /// A check that charges nothing.
-    fn read(&self, charges: &[Charge]) -> Check {
-        let check = Check::new(charges.to_vec()).expect("distinct buckets of one tenant");
-        check.with_deadline((Instant::now() + self.inner.policy.deadline()).into_std())
-    }
-
-    async fn own_buckets(&self, tenant: &Tenant) -> Vec<Charge> {
+    async fn own_buckets(&self, tenant: &Tenant) -> OwnBuckets {
         let quotas = Arc::clone(&self.inner.directory.quotas());
         let account = match self.inner.directory.look_up(tenant) {
             Lookup::Known(account) => account,
             Lookup::Loading(loading) => loading.await,
         };
         let terms = quotas.terms(tenant, account.as_deref());
-        let keys = &self.inner.keys;
-        let own = quotas.limits().iter().filter_map(|rule| {
-            let key = crate::plan::own_key(keys, tenant, rule)?;
-            let Allowance::Limited(quota) = terms.allowance(rule) else {
-                return None;
+        let mut own = OwnBuckets {
+            buckets: Vec::new(),
+            blocked: Vec::new(),
+            shards: terms.shards(),
+        };
+        for rule in quotas.limits().iter().filter(|rule| !rule.is_off()) {
+            let Some(key) = crate::plan::own_key(&self.inner.keys, tenant, rule) else {
+                continue;
             };
-            let name = rule.name().clone();
-            let limit = Limit { name, quota };
-            let cost = Cost::FREE;
-            Some(Charge { key, limit, cost })
-        });
-        own.collect()
+            let (name, cost) = (rule.name().clone(), Cost::FREE);
+            let enforced = rule.is_enforced_for(tenant);
+            match terms.allowance(rule) {
+                Allowance::Unlimited => {}
+                Allowance::Blocked => {
+                    let blocked = LimitDecision::blocked(name, cost, !enforced);
+                    own.blocked.push(blocked);
+                }
+                Allowance::Limited(quota) => {
+                    let limit = Limit { name, quota };
+                    own.buckets.push((Charge { key, limit, cost }, enforced));
+                }
+            }
+        }
+        own
     }
 
     /// The quotas as they are now.

@@ -13,6 +13,8 @@ use tollgate_core::{
     MonotonicClock, Quota, Source, StoreError, Tenant, Verdict,
 };
 
+use crate::checking::uncharge;
+
 /// So many tenants have a bucket of their own while the store is away.
 const MAX_BUCKETS: usize = 100_000;
 
@@ -106,14 +108,16 @@ impl<C: Clock + Clone> Local<C> {
         let (Some(own), Some(crowd)) = (part(true), crowd) else {
             return self.overflow.decide(check.map_charges(overflow));
         };
-        let ours = self.buckets.decide(own.clone())?;
-        let theirs = self.overflow.decide(crowd.clone())?;
+        let mut ours = self.buckets.decide(own.clone())?;
+        let mut theirs = self.overflow.decide(crowd.clone())?;
         let granted = ours.granted.min(theirs.granted);
         if let Some(back) = Adjustment::give_back(&own, &ours, ours.granted - granted) {
             self.buckets.change(&back)?;
+            ours.limits.iter_mut().for_each(uncharge);
         }
         if let Some(back) = Adjustment::give_back(&crowd, &theirs, theirs.granted - granted) {
             self.overflow.change(&back)?;
+            theirs.limits.iter_mut().for_each(uncharge);
         }
         let (mut ours, mut theirs) = (ours.limits.into_iter(), theirs.limits.into_iter());
         let limits = is_held
@@ -169,7 +173,7 @@ fn overflow_key(limit: &Limit) -> BucketKey {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_core::{Cost, LimitName, ManualClock, Wait};
+    use tollgate_core::{Cost, LimitDecision, LimitName, ManualClock, Wait};
 
     use super::*;
 
@@ -281,6 +285,110 @@ mod tests {
         assert_eq!(admitted, kept + 2);
         assert!(kept < 1_100, "{kept}");
         assert_eq!(admits(&local, &drained, 2), 0);
+    }
+
+    /// A check of two limits of `tenant`, of 8 tokens each and these costs.
+    fn pair(tenant: &str, first: u32, second: u32) -> Check {
+        let tenant = Tenant::new(tenant, "pro").expect("an id");
+        let charge = |name: &str, cost| {
+            let name = LimitName::new(name).expect("a name");
+            let key = KeySpace::default().bucket(&tenant, &name);
+            let quota = Quota::new(8, 0.001).expect("a quota");
+            let limit = Limit { name, quota };
+            let cost = Cost::new(cost);
+            Charge { key, limit, cost }
+        };
+        Check::new(vec![charge("first", first), charge("second", second)]).expect("a check")
+    }
+
+    fn left(decision: &Decision) -> Vec<u64> {
+        let limits = decision.limits.iter();
+        limits
+            .map(|limit| limit.remaining.expect("known"))
+            .collect()
+    }
+
+    #[test]
+    fn who_was_drained_before_a_flood_stays_so_in_one_of_several_limits() {
+        let local = Local::with_clock(ManualClock::default(), 1_000);
+        // A tenant of whom one bucket is held, and drained, and the other is not.
+        let held = pair("a", 8, 0);
+        assert!(local.decide(&held, 1).is_allowed());
+        // And one with tokens left.
+        assert!(local.decide(&pair("b", 5, 0), 1).is_allowed());
+        for i in 0..5_000 {
+            let _ = local.decide(&pair(&format!("flood-{i}"), 0, 1), 1);
+        }
+        let full = local.buckets.len();
+        for tenant in ["a", "new"] {
+            assert!(
+                local.decide(&pair(tenant, 0, 0), 1).is_allowed(),
+                "reads need no room"
+            );
+        }
+        // The flood has drained the bucket that newcomers share for the second limit.
+        let denied = local.decide(&pair("b", 2, 1), 1);
+        assert_eq!(denied.verdict, Verdict::Denied);
+        assert_eq!(left(&denied), [3, 0], "nothing is taken, and it shows");
+        assert_eq!(denied.limits[0].wait, Wait::None);
+        assert!(denied.limits[1].lacked_tokens());
+        let denied = local.decide(&pair("a", 1, 0), 1);
+        assert_eq!((denied.verdict, left(&denied)[0]), (Verdict::Denied, 0));
+        // Of the first limit's shared bucket, nobody has taken anything.
+        let denied = local.decide(&pair("a", 1, 1), 1);
+        assert_eq!(denied.verdict, Verdict::Denied);
+        assert!(
+            denied.limits[0].lacked_tokens(),
+            "the drained bucket is its own"
+        );
+        let allowed = local.decide(&pair("b", 3, 0), 1);
+        assert_eq!((allowed.verdict, left(&allowed)[0]), (Verdict::Allowed, 0));
+        assert_eq!(local.buckets.len(), full);
+    }
+
+    #[test]
+    fn what_own_and_shared_buckets_do_not_both_grant_is_taken_from_neither() {
+        let local = Local::with_clock(ManualClock::default(), 0);
+        // Fills the room of one tag, with the first limit of `a` among them.
+        assert!(local.decide(&pair("a", 8, 0), 1).is_allowed());
+        let fill = |local: &Local<ManualClock>, i: u64| {
+            local.decide(&check(&format!("f{i}"), 8, 0.001, 1), 1)
+        };
+        for i in 0..2_000 {
+            let _ = fill(&local, i);
+        }
+        // Its own bucket denies: the shared one is given back what it granted, however often.
+        for _ in 0..20 {
+            let denied = local.decide(&pair("a", 1, 1), 1);
+            assert_eq!(denied.verdict, Verdict::Denied);
+            assert_eq!(left(&denied), [0, 8]);
+        }
+    }
+
+    #[test]
+    fn the_largest_cost_is_noted_for_each_limit() {
+        let (local, _) = local();
+        local.note_costs(&pair("a", 6, 2));
+        let decision = local.decide(&pair("a", 1, 1), 8);
+        let capacities: Vec<_> = decision
+            .limits
+            .iter()
+            .map(LimitDecision::capacity)
+            .collect();
+        assert_eq!(capacities, [6, 2]);
+    }
+
+    #[test]
+    fn a_limit_that_watches_denies_nobody_here_either() {
+        let (local, _) = local();
+        let check = pair("a", 1, 8).with_shadow(1).expect("one of two");
+        let verdicts: Vec<_> = (0..3)
+            .map(|_| {
+                let decision = local.decide(&check, 1);
+                (decision.is_allowed(), decision.limits[1].lacked_tokens())
+            })
+            .collect();
+        assert_eq!(verdicts, [(true, false), (true, true), (true, true)]);
     }
 
     #[test]

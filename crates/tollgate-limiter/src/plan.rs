@@ -190,4 +190,4 @@ impl Draft {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -185,6 +185,12 @@ impl LimitRule {
         &self.scope
     }
 
+    /// Whether it is not even looked at.
+    #[must_use]
+    pub fn is_off(&self) -> bool {
+        self.mode == Mode::Off
+    }
+
     /// The failure policy of its own.
     #[must_use]
     pub const fn failure_mode(&self) -> Option<FailureMode> {
@@ -200,7 +206,7 @@ impl LimitRule {
     /// Whether it has a say on this request. Without a route, only limits of all routes have.
     #[must_use]
     pub fn covers(&self, route: Option<&Route<'_>>) -> bool {
-        self.mode != Mode::Off
+        !self.is_off()
             && (self.routes.is_empty()
                 || route.is_some_and(|route| self.routes.iter().any(|it| it.covers(route))))
     }

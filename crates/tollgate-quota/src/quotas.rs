@@ -10,7 +10,7 @@ use tollgate_core::{Cost, LimitName, MAX_CHARGES, Quota, Tenant};
 
 use crate::{
     Account, Allowance, FailureMode, Fault, InvalidQuotas, LimitRule, Mode, Route, RoutePattern,
-    Terms,
+    Scope, Terms,
 };
 
 /// The key class of tenants without a tier of their own, in metrics.
@@ -18,6 +18,9 @@ pub const DEFAULT_CLASS: &str = "default";
 
 /// A window from which on the loss of a store is felt for long.
 const LONG_WINDOW_SECS: f64 = 86_400.0;
+
+/// So many places where patterns meet are looked at.
+const MOST_MEETINGS: usize = 10_000;
 
 /// What a route costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -223,7 +226,10 @@ impl Quotas {
         for tier in self.tiers.iter().filter(|tier| tier.is_empty()) {
             faults.push(Fault::new(["tiers", tier], "a tier has a name"));
         }
-        for (id, account) in &self.tenants {
+        // The same faults come in the same order each time.
+        let mut tenants: Vec<_> = self.tenants.iter().collect();
+        tenants.sort_by_key(|(id, _)| *id);
+        for (id, account) in tenants {
             self.check_tenant(id, account, &mut faults);
         }
         if self.replicas.is_none() {
@@ -260,11 +266,11 @@ impl Quotas {
                     let problem = "a limit that all tenants share is the same for all of them, without tiers or overrides";
                     fault(&[], problem.to_owned());
                 }
-                if matches!(scope, crate::Scope::Dependency(name) if name.is_empty()) {
+                if matches!(scope, Scope::Dependency(name) if name.is_empty()) {
                     fault(&["scope"], "a dependency has a name".to_owned());
                 }
             }
-            crate::Scope::Member(kind) if kind.is_empty() => {
+            Scope::Member(kind) if kind.is_empty() => {
                 fault(&["scope"], "a kind of member has a name".to_owned());
             }
             _ => {}
@@ -293,7 +299,8 @@ impl Quotas {
             }
         }
         for (pattern, _) in &limit.costs {
-            if !limit.covers(Some(&pattern.sample())) {
+            let meets = |route: &RoutePattern| route.meet(pattern).is_some();
+            if !(limit.routes.is_empty() || limit.routes.iter().any(meets)) {
                 let problem = "the limit does not cover this route".to_owned();
                 fault(&["costs", &pattern.to_string()], problem);
             }
@@ -302,35 +309,33 @@ impl Quotas {
 
     /// Requests that more limits cover than one check can have.
     fn check_crowds(&self, faults: &mut Vec<Fault>) {
-        // Patterns are nested or apart, so wherever the most of them meet, one of them lies wholly within.
-        let patterns = self.limits.iter().flat_map(|limit| &limit.routes);
-        let samples: Vec<_> = patterns.map(RoutePattern::sample).collect();
-        let routes = samples.iter().map(Some).chain([None]);
-        let own = |limit: &&LimitRule| !limit.scope.is_shared();
-        for route in routes {
-            let covering = self
+        let active = self.limits.iter().filter(|limit| limit.mode != Mode::Off);
+        let meetings = meetings(active.flat_map(|limit| &limit.routes));
+        let routes = meetings.iter().map(RoutePattern::sample).map(Some);
+        for route in [None].into_iter().chain(routes) {
+            // A tenant's own limits make one check, and those of each shared scope another.
+            let mut crowds: HashMap<Option<&Scope>, usize> = HashMap::new();
+            for limit in self
                 .limits
                 .iter()
-                .filter(own)
-                .filter(|limit| limit.covers(route));
-            let count = covering.count();
-            if count > MAX_CHARGES {
-                let what = route.map_or("every request".to_owned(), |route| {
-                    format!("`{}`", route.path)
-                });
-                let problem =
-                    format!("{count} limits of the tenant cover {what}; at most {MAX_CHARGES} can");
-                faults.push(Fault::new(["limits"], problem));
-                return;
+                .filter(|limit| limit.covers(route.as_ref()))
+            {
+                let shared = limit.scope.is_shared().then_some(&limit.scope);
+                *crowds.entry(shared).or_default() += 1;
             }
-        }
-        let mut shared: HashMap<&crate::Scope, usize> = HashMap::new();
-        for limit in self.limits.iter().filter(|limit| limit.scope.is_shared()) {
-            *shared.entry(&limit.scope).or_default() += 1;
-        }
-        if let Some(count) = shared.values().find(|count| **count > MAX_CHARGES) {
-            let problem = format!("{count} limits share one scope; at most {MAX_CHARGES} can");
+            let Some((scope, count)) = crowds.iter().find(|(_, count)| **count > MAX_CHARGES)
+            else {
+                continue;
+            };
+            let of = match scope {
+                None => "of the tenant",
+                Some(_) => "that share one scope",
+            };
+            let path = route.and_then(|route| route.template);
+            let what = path.map_or("every request".to_owned(), |path| format!("`{path}`"));
+            let problem = format!("{count} limits {of} cover {what}; at most {MAX_CHARGES} can");
             faults.push(Fault::new(["limits"], problem));
+            return;
         }
     }
 
@@ -397,7 +402,9 @@ impl Quotas {
             };
             fault(&["tier"], format!("there is no tier `{tier}`; {known}"));
         }
-        for name in account.limits.keys() {
+        let mut overrides: Vec<_> = account.limits.keys().collect();
+        overrides.sort();
+        for name in overrides {
             let limit = self.limits.iter().find(|limit| limit.name == *name);
             let problem = match limit {
                 None => format!("there is no limit `{name}`"),
@@ -438,6 +445,21 @@ impl Quotas {
     }
 }
 
+/// Where any of the patterns cover a request together: the patterns, and all that they have in common.
+fn meetings<'a>(patterns: impl Iterator<Item = &'a RoutePattern>) -> HashSet<RoutePattern> {
+    let mut all = HashSet::new();
+    for pattern in patterns {
+        let met = all.iter().filter_map(|other| pattern.meet(other));
+        let met: Vec<_> = met.chain(pattern.meet(pattern)).collect();
+        all.extend(met);
+        // Patterns that cross in so many ways are nobody's routes.
+        if all.len() > MOST_MEETINGS {
+            break;
+        }
+    }
+    all
+}
+
 fn window(quota: &Quota) -> f64 {
     quota.seconds_for(quota.capacity())
 }
@@ -449,3 +471,6 @@ impl From<LimitRule> for Quotas {
         Self::of(limit)
     }
 }
+
+#[cfg(test)]
+mod tests;

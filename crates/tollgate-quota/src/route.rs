@@ -1,6 +1,9 @@
 //! Which requests are meant.
 
-use std::{fmt, str::FromStr};
+use std::{
+    fmt,
+    str::{FromStr, Split},
+};
 
 /// What a request asks for, as far as limits can tell it from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +41,9 @@ impl RoutePattern {
     #[must_use]
     pub fn covers(&self, route: &Route<'_>) -> bool {
         self.covers_method(route.method)
-            && (route.template.is_some_and(|path| self.covers_path(path))
+            && (route
+                .template
+                .is_some_and(|path| self.covers_template(path))
                 || self.covers_path(route.path))
     }
 
@@ -51,12 +56,22 @@ impl RoutePattern {
     }
 
     fn covers_path(&self, path: &str) -> bool {
+        self.matches(path, |_| true)
+    }
+
+    /// One segment is not the rest of a path, which only the router's pattern can stand for: in a path, braces
+    /// are letters like others.
+    fn covers_template(&self, template: &str) -> bool {
+        self.matches(template, |segment| !is_rest(segment))
+    }
+
+    fn matches(&self, path: &str, is_segment: impl Fn(&str) -> bool) -> bool {
         let mut segments = path.split('/');
         for own in self.path.split('/') {
             match segments.next() {
-                Some(rest) if own.starts_with("{*") => return !rest.is_empty(),
+                Some(rest) if is_rest(own) => return !rest.is_empty() || segments.next().is_some(),
                 Some(segment) if is_placeholder(own) => {
-                    if segment.is_empty() {
+                    if segment.is_empty() || !is_segment(segment) {
                         return false;
                     }
                 }
@@ -71,10 +86,67 @@ impl RoutePattern {
     pub(crate) fn sample(&self) -> Route<'_> {
         Route {
             method: self.method.as_deref().unwrap_or(ANY_METHOD),
-            path: &self.path,
-            template: None,
+            path: "",
+            template: Some(&self.path),
         }
     }
+
+    /// The pattern of all requests that both cover. `None` if there are none.
+    pub(crate) fn meet(&self, other: &Self) -> Option<Self> {
+        let method = match (&self.method, &other.method) {
+            (None, one) | (one, None) => one.clone(),
+            (Some(one), Some(other)) if one == other => Some(one.clone()),
+            (Some(one), Some(other)) => match (&**one, &**other) {
+                ("GET", "HEAD") | ("HEAD", "GET") => Some("HEAD".into()),
+                _ => return None,
+            },
+        };
+        let path = meet(self.path.split('/'), other.path.split('/'))?;
+        let path = path.join("/").into();
+        Some(Self { method, path })
+    }
+}
+
+/// The segments of the paths that both have in common, with placeholders that have no names.
+fn meet<'a>(mut ones: Split<'a, char>, mut others: Split<'a, char>) -> Option<Vec<&'a str>> {
+    let mut met = Vec::new();
+    loop {
+        let (one, other) = match (ones.next(), others.next()) {
+            (None, None) => return Some(met),
+            (one, other) => (one?, other?),
+        };
+        if is_rest(one) || is_rest(other) {
+            let (first, more) = if is_rest(one) {
+                (other, others)
+            } else {
+                (one, ones)
+            };
+            met.push(nameless(first));
+            let before = met.len();
+            met.extend(more.map(nameless));
+            // The rest of a path is something.
+            return (!first.is_empty() || met.len() > before).then_some(met);
+        }
+        let common = match (is_placeholder(one), is_placeholder(other)) {
+            (true, _) if !other.is_empty() => other,
+            (_, true) if !one.is_empty() => one,
+            _ if one == other => one,
+            _ => return None,
+        };
+        met.push(nameless(common));
+    }
+}
+
+fn nameless(segment: &str) -> &str {
+    match segment {
+        it if is_rest(it) => "{*}",
+        it if is_placeholder(it) => "{}",
+        it => it,
+    }
+}
+
+fn is_rest(segment: &str) -> bool {
+    segment.starts_with("{*") && segment.ends_with('}')
 }
 
 /// No method, so that only patterns for all methods cover it.
@@ -119,7 +191,7 @@ impl FromStr for RoutePattern {
             {
                 return Err(invalid("braces are around a whole segment"));
             }
-            if segment.starts_with("{*") && i + 1 < segments.len() {
+            if is_rest(segment) && i + 1 < segments.len() {
                 return Err(invalid("`{*name}` stands last"));
             }
         }
@@ -184,6 +256,8 @@ mod tests {
             ("/a/{id}", "GET", "/a/{other}"),
             ("/a/{*rest}", "GET", "/a/7/8"),
             ("/a/{*rest}", "GET", "/a/{id}/8"),
+            ("/a/{*rest}", "GET", "/a//b"),
+            ("/a/{id}", "GET", "/a/{*id}"),
             ("/{*rest}", "GET", "/a"),
         ] {
             assert!(covers(pattern, method, path), "{pattern} {method} {path}");
@@ -214,6 +288,45 @@ mod tests {
             template: Some("/pkg.Reports/{*rest}"),
         };
         assert!(pattern.covers(&route));
+        // One segment is not the rest of a path.
+        let route = Route {
+            method: "GET",
+            path: "/a/7/8",
+            template: Some("/a/{*rest}"),
+        };
+        let covers = |pattern: &str| {
+            let pattern: RoutePattern = pattern.parse().expect("a pattern");
+            pattern.covers(&route)
+        };
+        assert!(covers("/a/{*all}") && covers("/a/{x}/8") && !covers("/a/{x}"));
+    }
+
+    #[test]
+    fn patterns_meet_where_both_cover() {
+        for (one, other, met) in [
+            ("/a", "/a", Some("/a")),
+            ("/a", "/b", None),
+            ("/a", "/a/b", None),
+            ("/a/{x}", "/{y}/b", Some("/a/b")),
+            ("/a/{x}", "/a/{y}", Some("/a/{}")),
+            ("/a/{x}", "/a/", None),
+            ("/a/{*rest}", "/{y}/b/{z}", Some("/a/b/{}")),
+            ("/a/{*rest}", "/{*all}", Some("/a/{*}")),
+            ("/a/{*rest}", "/a", None),
+            ("/a/{*rest}", "/a/", None),
+            ("/a/{*rest}", "/a/{x}", Some("/a/{}")),
+            ("GET /a", "/{x}", Some("GET /a")),
+            ("GET /a", "HEAD /a", Some("HEAD /a")),
+            ("GET /a", "POST /a", None),
+        ] {
+            let [a, b]: [RoutePattern; 2] = [one, other].map(|it| it.parse().expect("a pattern"));
+            let expected = met.map(|it| it.parse().expect("a pattern"));
+            assert_eq!(a.meet(&b), expected, "{one} {other}");
+            assert_eq!(b.meet(&a), expected, "{other} {one}");
+            if let Some(met) = expected {
+                assert!(a.covers(&met.sample()) && b.covers(&met.sample()), "{met}");
+            }
+        }
     }
 
     #[test]

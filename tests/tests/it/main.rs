@@ -19,6 +19,7 @@ mod heartbeats;
 mod http;
 mod identities;
 mod lab;
+mod limits;
 mod logs;
 mod outage;
 mod recovery;

@@ -3,6 +3,7 @@
 mod answers;
 mod contract;
 mod identity;
+mod limits;
 mod log;
 #[cfg(feature = "prometheus")]
 mod metrics;

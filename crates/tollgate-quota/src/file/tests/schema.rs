@@ -10,7 +10,7 @@ use crate::{
 };
 
 /// What only the parser can tell: whether names lead to something, and whether numbers fit one another.
-const BEYOND_A_SCHEMA: [&str; 8] = [
+const BEYOND_A_SCHEMA: [&str; 9] = [
     "there is no tier",
     "there is no limit",
     "all tenants share the limit",
