@@ -5,12 +5,24 @@ mod account;
 mod allowance;
 mod event;
 mod fault;
+#[cfg(feature = "http-source")]
+mod http;
 mod limit;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod quotas;
 mod route;
 mod source;
 mod terms;
+#[cfg(any(feature = "http-source", feature = "postgres"))]
+mod wire;
 
+#[cfg(feature = "http-source")]
+#[cfg_attr(docsrs, doc(cfg(feature = "http-source")))]
+pub use self::http::{HttpSource, HttpSourceBuilder};
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use self::postgres::{PostgresSource, PostgresSourceBuilder};
 pub use self::{
     account::Account,
     allowance::Allowance,
