@@ -274,6 +274,33 @@ async fn notifications_tell_who_has_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_trigger_of_ones_own_notifies() {
+    let server = PostgresServer::start();
+    run(
+        &server,
+        "CREATE TABLE customers (id bigint PRIMARY KEY, plan text, seen integer);
+         CREATE FUNCTION customers_notify() RETURNS trigger LANGUAGE plpgsql AS $$
+         BEGIN
+             PERFORM pg_notify('tollgate_quotas', COALESCE(NEW.id, OLD.id)::text);
+             RETURN NULL;
+         END $$;
+         CREATE TRIGGER customers_notify AFTER INSERT OR UPDATE OF plan OR DELETE ON customers
+             FOR EACH ROW EXECUTE FUNCTION customers_notify()",
+    );
+    let source = connect(&server).await;
+    let mut changes = source.changes().expect("it listens");
+    for sql in [
+        "INSERT INTO customers VALUES (7, 'free')",
+        "UPDATE customers SET plan = 'pro'; UPDATE customers SET seen = 1",
+        "DELETE FROM customers",
+    ] {
+        run(&server, sql);
+        assert_eq!(next(&mut changes).await, tenant("7"), "{sql}");
+    }
+    assert_eq!(changes.try_recv(), Err(TryRecvError::Empty));
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn the_channel_can_be_another() {
     let server = server();
     let source = builder(&server).channel("Customers' plans").connect().await;
