@@ -4,6 +4,7 @@
 mod background;
 mod checks;
 mod fault_proxy;
+mod postgres_server;
 mod redis_server;
 mod resp;
 mod script;
@@ -12,6 +13,7 @@ mod stub_server;
 pub use self::{
     checks::{change, charge, check, quota},
     fault_proxy::{Fault, FaultProxy},
+    postgres_server::PostgresServer,
     redis_server::{RedisServer, free_port},
     script::{Script, adjust_argv, argv},
     stub_server::{Answer, StubServer},

@@ -9,16 +9,28 @@ mod event;
 mod fault;
 #[cfg(feature = "file")]
 mod file;
+#[cfg(feature = "http-source")]
+mod http;
 mod limit;
+#[cfg(feature = "postgres")]
+mod postgres;
 mod quotas;
 mod route;
 mod slot;
 mod source;
 mod terms;
+#[cfg(any(feature = "http-source", feature = "postgres"))]
+mod wire;
 
 #[cfg(feature = "file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "file")))]
 pub use self::file::{LimitsError, LimitsFile, ParsedLimits, Place, PlacedFault};
+#[cfg(feature = "http-source")]
+#[cfg_attr(docsrs, doc(cfg(feature = "http-source")))]
+pub use self::http::{HttpSource, HttpSourceBuilder};
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use self::postgres::{PostgresSource, PostgresSourceBuilder};
 pub use self::{
     account::Account,
     allowance::Allowance,

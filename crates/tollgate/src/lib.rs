@@ -46,9 +46,15 @@ pub use tollgate_quota::{
     InvalidQuotas, LimitRule, LoadFuture, Mode, QuotaBook, QuotaEvent, QuotaSource, Quotas, Route,
     RoutePattern, RoutePrice, Scope, SourceError,
 };
+#[cfg(feature = "http-source")]
+#[cfg_attr(docsrs, doc(cfg(feature = "http-source")))]
+pub use tollgate_quota::{HttpSource, HttpSourceBuilder};
 #[cfg(feature = "file")]
 #[cfg_attr(docsrs, doc(cfg(feature = "file")))]
 pub use tollgate_quota::{LimitsError, LimitsFile, ParsedLimits, Place, PlacedFault};
+#[cfg(feature = "postgres")]
+#[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
+pub use tollgate_quota::{PostgresSource, PostgresSourceBuilder};
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use tollgate_redis::{ConnectError, Heartbeats, RedisStore, RedisStoreBuilder};

@@ -6,9 +6,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use tollgate::FailurePolicy;
-use tollgate_tests::{Fault, FaultProxy, RedisServer};
+use tollgate_quota::{Change, PostgresSource, QuotaSource};
+use tollgate_tests::{Fault, FaultProxy, PostgresServer, RedisServer};
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
 use crate::faults::{DEADLINE, Load, Replica};
@@ -35,9 +36,8 @@ impl Lines {
     }
 }
 
-/// On one thread with all of its tasks, so that only its own lines are caught.
-#[tokio::test]
-async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
+/// What is logged on this thread until the second value is dropped.
+fn catch() -> (Lines, impl Sized) {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -46,8 +46,15 @@ async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
         .finish();
     // With a single listener, the thread that comes to a line of the log first is asked whether it listens,
     // and the answer is kept for all; and that may be the thread of another test.
-    let _second = Dispatch::new(NoSubscriber::new());
-    let _caught = tracing::subscriber::set_default(subscriber);
+    let second = Dispatch::new(NoSubscriber::new());
+    let caught = tracing::subscriber::set_default(subscriber);
+    (lines, (second, caught))
+}
+
+/// On one thread with all of its tasks, so that only its own lines are caught.
+#[tokio::test]
+async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
+    let (lines, _caught) = catch();
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
@@ -79,4 +86,33 @@ async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
         assert!(ended.iter().any(|line| line.contains(said)), "{ended:#?}");
     }
     load.stop().await.keeps_to("open");
+}
+
+#[tokio::test]
+async fn that_postgres_is_away_is_told_once() {
+    let (lines, _caught) = catch();
+    let mut server = PostgresServer::start();
+    let source = PostgresSource::builder(&server.url()).timeout(Duration::from_secs(20));
+    let source = source.connect().await.expect("a source");
+    let mut changes = source.changes().expect("it listens");
+    assert_eq!(lines.take(), [""; 0], "nothing to tell on a good day");
+
+    server.kill();
+    // Several attempts long.
+    sleep(Duration::from_millis(1_500)).await;
+    let error = source.load("acme", None).await;
+    error.expect_err("no Postgres");
+    server.restart();
+    let back = timeout(Duration::from_secs(20), changes.recv()).await;
+    assert_eq!(back.expect("in time"), Ok(Change::Anything));
+    let told = lines.take();
+    assert_eq!(told.len(), 2, "{told:#?}");
+    assert!(
+        told[0].contains("WARN") && told[0].contains("cannot hear"),
+        "{told:#?}"
+    );
+    assert!(
+        told[1].contains("INFO") && told[1].contains("hears of"),
+        "{told:#?}"
+    );
 }

@@ -93,12 +93,12 @@ fn every_fault_is_found_at_its_place() {
     assert_eq!(faults(&shared), []);
     let shards = NonZeroU8::new(4).expect("not 0");
     let small = base().tenant("acme", quota(3)).shards_of("acme", shards);
-    assert_fault(&small, "tenants.acme.limits.default", "over 4 shards");
+    assert_fault(&small, "tenants.acme.shards", "at most 3 fit");
 
     let local = with(rule("x", 1).on_store_failure(FailureMode::Local));
-    assert_fault(&local, "replicas", "number of replicas");
+    assert_fault(&local, "limits.x.on_store_failure", "number of replicas");
     let local = base().on_store_failure(FailureMode::Local, None);
-    assert_fault(&local, "replicas", "number of replicas");
+    assert_fault(&local, "on_store_failure", "number of replicas");
     let local = local.on_store_failure(FailureMode::Local, NonZeroU32::new(3));
     assert_eq!(faults(&local), []);
 }

@@ -409,7 +409,7 @@ fn a_request_is_charged_by_at_most_eight_limits() {
     );
     assert_eq!(
         faults(&limits(9, "scope = \"global\"")),
-        ["1:2: limits: 9 limits share one scope; at most 8 can"]
+        ["1:2: limits: 9 limits that share one scope cover every request; at most 8 can"]
     );
 }
 
