@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
 mod breaker;
+mod leases;
 mod limiter;
 mod local;
 mod observer;
@@ -10,6 +11,7 @@ mod replicas;
 
 pub use self::{
     breaker::{BreakerSettings, BreakerState},
+    leases::{LeaseSettings, Leases},
     limiter::{BuildError, Checking, Limiter, LimiterBuilder},
     observer::{Observer, SavedBy},
     policy::FailurePolicy,
