@@ -37,7 +37,8 @@ pub use tollgate_core::{
 };
 pub use tollgate_limiter::{
     BreakerSettings, BreakerState, BuildError, DnsReplicas, FailurePolicy, InvalidReplicas,
-    Limiter, LimiterBuilder, Observer, Quotas, ReplicaCount, SavedBy, env_replicas,
+    LeaseSettings, Leases, Limiter, LimiterBuilder, Observer, Quotas, ReplicaCount, SavedBy,
+    env_replicas,
 };
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]

@@ -17,6 +17,7 @@ mod heartbeats;
 mod http;
 mod identities;
 mod lab;
+mod leases;
 mod logs;
 mod outage;
 mod recovery;
