@@ -4,6 +4,7 @@ mod breaker;
 mod checking;
 mod coalesce;
 mod denials;
+mod leases;
 mod limiter;
 mod local;
 mod observer;
@@ -17,6 +18,7 @@ pub use self::{
     checking::Checking,
     coalesce::Coalesce,
     denials::DenialCache,
+    leases::{LeaseSettings, Leases},
     limiter::{BuildError, Limiter, LimiterBuilder},
     observer::{Observer, SavedBy},
     policy::FailurePolicy,

@@ -17,7 +17,8 @@ use tollgate_quota::{
 };
 
 use crate::{
-    BreakerSettings, Checking, FailurePolicy, Observer,
+    BreakerSettings, Checking, Coalesce, DenialCache, FailurePolicy, LeaseSettings, Leases,
+    Observer, Shards,
     breaker::Breaker,
     plan::{Failure, Plan},
     policy::Policy,
@@ -33,7 +34,7 @@ const RESET_DEADLINE: Duration = Duration::from_secs(2);
 const LONGEST_DEADLINE: Duration = Duration::from_secs(60);
 
 /// The stages of a limiter, from the outermost to the store.
-pub(crate) type Stages = Breaker<Box<dyn Store>>;
+pub(crate) type Stages = Arc<Leases<Box<dyn Store>>>;
 
 /// Decides requests: looks up what the tenant may spend, asks the store, and falls back to the policy if the
 /// store gives no answer.
@@ -69,6 +70,9 @@ impl Limiter {
             on_store_failure: None,
             deadline: DEFAULT_DEADLINE,
             breaker: BreakerSettings::default(),
+            denial_cache: true,
+            coalescing: true,
+            leases: LeaseSettings::default(),
             keys: KeySpace::default(),
             observer: Arc::new(()),
         }
@@ -195,6 +199,17 @@ impl Limiter {
         own
     }
 
+    /// Gives back what is leased and not spent, and leases nothing from then on. For the end of a service, after
+    /// its last request; later ones are decided all the same. Takes at most 2 seconds, also when the store is
+    /// silent.
+    ///
+    /// # Cancel safety
+    ///
+    /// If the future is dropped, tokens are given back in the background, as far as the runtime lives on.
+    pub async fn shutdown(&self) {
+        self.inner.policy.store().shutdown().await;
+    }
+
     /// The quotas as they are now.
     #[must_use]
     pub fn quotas(&self) -> Arc<Quotas> {
@@ -289,6 +304,9 @@ pub struct LimiterBuilder {
     on_store_failure: Option<FailurePolicy>,
     deadline: Duration,
     breaker: BreakerSettings,
+    denial_cache: bool,
+    coalescing: bool,
+    leases: LeaseSettings,
     keys: KeySpace,
     observer: Arc<dyn Observer>,
 }
@@ -320,6 +338,29 @@ impl LimiterBuilder {
     /// When the circuit breaker before the store opens, and for how long.
     pub fn breaker(mut self, settings: BreakerSettings) -> Self {
         self.breaker = settings;
+        self
+    }
+
+    /// Whether denials are remembered until their wait has passed, for at most a second; by default they are.
+    ///
+    /// It denies nothing that the store would not, except that tokens which come back early (by a reset, a
+    /// give-back, a failover) are seen up to a second later. Without it, each request of a denied tenant costs
+    /// the store a call.
+    pub fn denial_cache(mut self, on: bool) -> Self {
+        self.denial_cache = on;
+        self
+    }
+
+    /// Whether requests for the same buckets share a call while another one is on its way; by default they do.
+    /// The decisions are the same.
+    pub fn coalescing(mut self, on: bool) -> Self {
+        self.coalescing = on;
+        self
+    }
+
+    /// How tokens are claimed ahead for limits that ask for it: see [`LimitRule::leased`](tollgate_quota::LimitRule::leased).
+    pub fn leases(mut self, settings: LeaseSettings) -> Self {
+        self.leases = settings;
         self
     }
 
@@ -360,15 +401,30 @@ impl LimiterBuilder {
         if let Some(fault) = self.breaker.fault() {
             return Err(BuildError::Breaker(fault));
         }
+        if let Some(fault) = self.leases.fault() {
+            return Err(BuildError::Leases(fault));
+        }
         for warning in quotas.warnings() {
             tracing::warn!("{warning}");
         }
         self.observer.built(&quotas, &on_failure);
-        let breaker = Breaker::new(self.store, self.breaker, self.observer.clone());
-        let observer = self.observer.clone();
+        let observer = || self.observer.clone();
+        let store = Shards::new(Breaker::new(self.store, self.breaker, observer()));
+        let store: Box<dyn Store> = if self.coalescing {
+            Box::new(Coalesce::new(store, observer()))
+        } else {
+            Box::new(store)
+        };
+        let store: Box<dyn Store> = if self.denial_cache {
+            Box::new(DenialCache::new(store, observer()))
+        } else {
+            store
+        };
+        let stages = Arc::new(Leases::new(store, self.leases, observer()));
+        let observer = observer();
         let directory = book.open(move |event| observer.quotas(event));
         let policy = Arc::new(Policy::new(
-            breaker,
+            stages,
             on_failure,
             self.deadline,
             self.observer,
@@ -393,6 +449,9 @@ impl fmt::Debug for LimiterBuilder {
             .field("on_store_failure", &self.on_store_failure)
             .field("deadline", &self.deadline)
             .field("breaker", &self.breaker)
+            .field("denial_cache", &self.denial_cache)
+            .field("coalescing", &self.coalescing)
+            .field("leases", &self.leases)
             .field("keys", &self.keys)
             .finish_non_exhaustive()
     }
@@ -410,6 +469,8 @@ pub enum BuildError {
     Deadline(Duration),
     /// What is wrong with the settings given to [`LimiterBuilder::breaker`].
     Breaker(&'static str),
+    /// What is wrong with the settings given to [`LimiterBuilder::leases`].
+    Leases(&'static str),
     /// What is wrong with the quotas.
     Quotas(InvalidQuotas),
 }
@@ -425,6 +486,7 @@ impl fmt::Display for BuildError {
                 write!(f, "the deadline is {given:?}; it must be above zero and at most a minute")
             }
             Self::Breaker(fault) => write!(f, "circuit breaker: {fault}"),
+            Self::Leases(fault) => write!(f, "leases: {fault}"),
             Self::Quotas(error) => write!(f, "quotas: {error}"),
         }
     }

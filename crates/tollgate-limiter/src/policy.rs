@@ -13,7 +13,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 use tollgate_core::{
-    ChargeState, Check, CheckFuture, Decision, ErrorKind, Store, StoreError, Verdict,
+    ChargeState, Check, CheckFuture, Decision, ErrorKind, Source, Store, StoreError, Verdict,
 };
 
 use tollgate_quota::FailureMode;
@@ -152,7 +152,10 @@ impl<S: Store> Policy<S> {
         answer: Result<Decision, StoreError>,
     ) -> Decision {
         let on_failure = on_failure.unwrap_or(&self.on_failure);
-        let was_asked = !matches!(&answer, Err(error) if error.kind() == ErrorKind::BreakerOpen);
+        let was_asked = match &answer {
+            Ok(decision) => decision.source == Source::Store,
+            Err(error) => error.kind() != ErrorKind::BreakerOpen,
+        };
         if was_asked {
             self.observer.store_answered(started.elapsed(), &answer);
         }

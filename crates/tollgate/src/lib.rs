@@ -39,7 +39,7 @@ pub use tollgate_core::{
 };
 pub use tollgate_limiter::{
     BreakerSettings, BreakerState, BuildError, DnsReplicas, FailurePolicy, InvalidReplicas,
-    Limiter, LimiterBuilder, Observer, ReplicaCount, SavedBy, env_replicas,
+    LeaseSettings, Limiter, LimiterBuilder, Observer, ReplicaCount, SavedBy, env_replicas,
 };
 pub use tollgate_quota::{
     Account, Allowance, CacheSettings, Change, DEFAULT_CLASS, FailureMode, Fault, InvalidPattern,

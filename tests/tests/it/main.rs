@@ -20,6 +20,7 @@ mod http;
 mod http_source;
 mod identities;
 mod lab;
+mod leases;
 mod limits;
 mod logs;
 mod outage;

@@ -1,0 +1,367 @@
+//! What is known, claimed and spent for one set of buckets.
+
+use std::{collections::VecDeque, num::NonZeroU64, sync::Arc, time::Duration};
+
+use tokio::{sync::oneshot, time::Instant};
+use tollgate_core::{Charge, Check, Decision, Source, StoreError, Wait};
+
+use super::{LeaseSettings, demand::Demand};
+
+/// A claim is overdue after twice the time that the last call took, and this.
+const JITTER: Duration = Duration::from_millis(5);
+
+/// Tokens and wait of each charge's bucket, at the store's last answer.
+pub(super) type States = Arc<[(u64, Wait)]>;
+
+/// The account of one set of buckets. One at a time works on it; none of its methods waits.
+pub(super) struct Ledger {
+    /// Who pays, and by which quotas.
+    check: Check,
+    /// Counts the changes of that, so that an answer from before one is told apart.
+    era: u64,
+    demand: Demand,
+    states: Option<States>,
+    /// Whether the store has answered the last call that is known of. One that fails gets no claims.
+    answers: bool,
+    /// How long the last call that was answered took.
+    trip: Duration,
+    batches: VecDeque<Batch>,
+    next_batch: u64,
+    claim: Option<Pending>,
+    /// Requests that wait for the claim; what is left over from it, for the next one.
+    waiters: VecDeque<oneshot::Sender<Turn>>,
+}
+
+/// What is left of one claim.
+struct Batch {
+    number: u64,
+    unspent: u64,
+    /// Not to be spent from then on.
+    expires: Instant,
+    /// Dropped when there is nothing to wait for any more.
+    _held: Option<oneshot::Sender<()>>,
+}
+
+/// A claim on its way.
+struct Pending {
+    count: u64,
+    era: u64,
+    sent: Instant,
+}
+
+/// What a waiting request gets. One that gets none makes a call of its own.
+pub(super) type Turn = Result<Answer, StoreError>;
+
+/// What a claim has for one request.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Granted(Spent),
+    Denied { source: Source, states: States },
+}
+
+/// A request that was paid for from a lease.
+#[derive(Debug)]
+pub(super) struct Spent {
+    pub(super) states: States,
+    /// The requests that this replica can still pay for.
+    pub(super) unspent: u64,
+}
+
+/// What a request is to do.
+pub(super) struct Request {
+    pub(super) way: Way,
+    /// A claim to make, for so many requests, by whoever is told: nobody else is.
+    pub(super) claim: Option<NonZeroU64>,
+    pub(super) era: u64,
+}
+
+pub(super) enum Way {
+    Spend(Spent),
+    Wait(oneshot::Receiver<Turn>),
+    Ask,
+}
+
+/// What became of a claim.
+pub(super) struct Settled {
+    /// The number of the batch, if one is held now; otherwise nothing was taken from the claim.
+    pub(super) batch: Option<u64>,
+    /// So many of the granted went to waiting requests.
+    pub(super) handed: u64,
+    /// The next claim to make, for those who have waited in vain.
+    pub(super) next: Option<NonZeroU64>,
+}
+
+impl Ledger {
+    pub(super) fn new(check: Check, settings: &LeaseSettings, now: Instant) -> Self {
+        Self {
+            check,
+            era: 0,
+            demand: Demand::new(settings.target, now),
+            states: None,
+            answers: false,
+            trip: Duration::ZERO,
+            batches: VecDeque::new(),
+            next_batch: 0,
+            claim: None,
+            waiters: VecDeque::new(),
+        }
+    }
+
+    /// Whether nothing would be lost by forgetting it.
+    pub(super) fn is_idle(&self, now: Instant) -> bool {
+        self.batches.is_empty() && self.claim.is_none() && self.demand.is_over(now)
+    }
+
+    /// Counts a request, and pays for it if it can.
+    pub(super) fn request(
+        &mut self,
+        check: &Check,
+        settings: &LeaseSettings,
+        now: Instant,
+    ) -> Request {
+        if !is_same_payer(&self.check, check) {
+            self.change_payer(check, now);
+        }
+        self.demand.count(now);
+        let spent = self.spend(now);
+        let claim = self.order(settings, now);
+        let way = match spent {
+            Some(spent) => Way::Spend(spent),
+            None => self.wait(check, now).map_or(Way::Ask, Way::Wait),
+        };
+        Request {
+            way,
+            claim,
+            era: self.era,
+        }
+    }
+
+    /// Takes note of the store's answer to a single request that was sent at `sent`.
+    pub(super) fn learn(
+        &mut self,
+        era: u64,
+        sent: Instant,
+        answer: &Result<Decision, StoreError>,
+        now: Instant,
+    ) {
+        if era != self.era {
+            return;
+        }
+        self.answers = answer.is_ok();
+        if let Ok(decision) = answer {
+            self.trip = now - sent;
+            self.states = states_of(decision).or(self.states.take());
+        }
+    }
+
+    /// Ends the claim that is on its way. `expires` is when the tokens that it brings do, and `held` is
+    /// dropped when they are spent or void before.
+    pub(super) fn settle(
+        &mut self,
+        settings: &LeaseSettings,
+        answer: &Result<Decision, StoreError>,
+        expires: Instant,
+        held: oneshot::Sender<()>,
+        now: Instant,
+    ) -> Settled {
+        let mut settled = Settled {
+            batch: None,
+            handed: 0,
+            next: None,
+        };
+        let Some(claim) = self.claim.take() else {
+            return settled;
+        };
+        if claim.era != self.era {
+            return settled;
+        }
+        self.learn(claim.era, claim.sent, answer, now);
+        match answer {
+            Err(error) => {
+                let asked_for = usize::try_from(claim.count).unwrap_or(usize::MAX);
+                for waiter in self.waiters.drain(..).take(asked_for) {
+                    let _ = waiter.send(Err(error.clone()));
+                }
+            }
+            Ok(decision) if now < expires => {
+                let mut unspent = decision.granted;
+                if let Some(states) = states_of(decision) {
+                    let is_short = decision.granted < claim.count;
+                    settled.handed =
+                        self.hand_out(&mut unspent, is_short, decision.source, &states);
+                }
+                if decision.granted > 0 {
+                    let number = self.next_batch;
+                    self.next_batch += 1;
+                    settled.batch = Some(number);
+                    if unspent > 0 {
+                        self.batches.push_back(Batch {
+                            number,
+                            unspent,
+                            expires,
+                            _held: Some(held),
+                        });
+                    }
+                }
+                if !self.waiters.is_empty() {
+                    settled.next = self.order(settings, now);
+                }
+            }
+            Ok(_) => {}
+        }
+        if settled.next.is_none() {
+            self.waiters.clear();
+        }
+        settled
+    }
+
+    /// Ends a claim that will not be made, or has broken off.
+    pub(super) fn abandon(&mut self) {
+        self.claim = None;
+        self.answers = false;
+        self.waiters.clear();
+    }
+
+    /// Takes what is left of a batch out, for good.
+    pub(super) fn withdraw(&mut self, number: u64) -> u64 {
+        let position = self.batches.iter().position(|it| it.number == number);
+        let batch = position.and_then(|position| self.batches.remove(position));
+        batch.map_or(0, |batch| batch.unspent)
+    }
+
+    /// Pays for waiting requests, oldest first. Returns how many took it.
+    fn hand_out(
+        &mut self,
+        unspent: &mut u64,
+        is_short: bool,
+        source: Source,
+        states: &States,
+    ) -> u64 {
+        let mut handed = 0;
+        while *unspent > 0 || is_short {
+            let Some(waiter) = self.waiters.pop_front() else {
+                break;
+            };
+            let states = states.clone();
+            if *unspent == 0 {
+                let _ = waiter.send(Ok(Answer::Denied { source, states }));
+                continue;
+            }
+            let spent = Spent {
+                states,
+                unspent: *unspent - 1,
+            };
+            // One that has given up leaves it to the others.
+            if waiter.send(Ok(Answer::Granted(spent))).is_ok() {
+                *unspent -= 1;
+                handed += 1;
+            }
+        }
+        handed
+    }
+
+    fn spend(&mut self, now: Instant) -> Option<Spent> {
+        let states = self.states.as_ref()?;
+        let position = self.batches.iter().position(|it| now < it.expires)?;
+        let batch = &mut self.batches[position];
+        batch.unspent -= 1;
+        if batch.unspent == 0 {
+            self.batches.remove(position);
+        }
+        Some(Spent {
+            states: states.clone(),
+            unspent: self.unspent(now),
+        })
+    }
+
+    fn unspent(&self, now: Instant) -> u64 {
+        let alive = self.batches.iter().filter(|it| now < it.expires);
+        alive.map(|it| it.unspent).sum()
+    }
+
+    /// The next claim, if it is time for one.
+    fn order(&mut self, settings: &LeaseSettings, now: Instant) -> Option<NonZeroU64> {
+        if self.claim.is_some() || !self.answers {
+            return None;
+        }
+        let states = self.states.as_ref()?;
+        let wanted = self.demand.recent(now).min(settings.largest_batch);
+        let charges = self.check.charges().iter().zip(&**states);
+        let count = charges.fold(wanted, |count, (charge, (remaining, _))| {
+            affordable(settings.share, *remaining, charge.cost.tokens()).min(count)
+        });
+        // A quarter of it is what the next trip has time for.
+        if count < LeaseSettings::SMALLEST_BATCH || self.unspent(now) > count / 4 {
+            return None;
+        }
+        self.claim = Some(Pending {
+            count,
+            era: self.era,
+            sent: now,
+        });
+        NonZeroU64::new(count)
+    }
+
+    /// Waits for the claim on its way, if that is likely to pay for this request in time.
+    fn wait(&mut self, check: &Check, now: Instant) -> Option<oneshot::Receiver<Turn>> {
+        let claim = self.claim.as_ref().filter(|it| it.era == self.era)?;
+        if now > claim.sent + 2 * self.trip + JITTER {
+            return None;
+        }
+        let mut answered = now.max(claim.sent + self.trip);
+        let ahead = self.waiters.len() as u64;
+        if ahead >= 2 * claim.count {
+            return None;
+        }
+        if ahead >= claim.count {
+            answered += self.trip;
+        }
+        let in_time = |deadline| answered <= Instant::from_std(deadline);
+        if !check.deadline().is_none_or(in_time) {
+            return None;
+        }
+        let (waiter, turn) = oneshot::channel();
+        self.waiters.push_back(waiter);
+        Some(turn)
+    }
+
+    /// All that is known and claimed was for other quotas.
+    fn change_payer(&mut self, check: &Check, now: Instant) {
+        self.check = check.clone();
+        self.era += 1;
+        self.states = None;
+        self.answers = false;
+        self.waiters.clear();
+        for batch in &mut self.batches {
+            batch.expires = batch.expires.min(now);
+            batch._held = None;
+        }
+    }
+}
+
+/// Whether both are charged by the same quotas, and counted under the same label.
+fn is_same_payer(a: &Check, b: &Check) -> bool {
+    let mut charges = a.charges().iter().zip(b.charges());
+    let same_quota = |(a, b): (&Charge, &Charge)| a.limit.quota == b.limit.quota;
+    a.key_class() == b.key_class() && charges.all(same_quota)
+}
+
+/// The states that a decision tells; `None` if it leaves one out.
+fn states_of(decision: &Decision) -> Option<States> {
+    let limits = decision.limits.iter();
+    limits.map(|it| Some((it.remaining?, it.wait))).collect()
+}
+
+/// How many requests a share of what remains pays for.
+#[expect(
+    clippy::cast_precision_loss,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "from 0 to 10^12"
+)]
+fn affordable(share: f64, remaining: u64, cost: u64) -> u64 {
+    if cost == 0 {
+        return u64::MAX;
+    }
+    (share * remaining as f64 / cost as f64) as u64
+}

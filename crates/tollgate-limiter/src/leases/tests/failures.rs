@@ -1,0 +1,211 @@
+//! A store that fails, and a service that ends.
+
+use super::*;
+
+/// A replica that has leased, and holds what it has not spent; and how much the requests have taken.
+async fn with_lease(link: &Link, check: &Check) -> Arc<Leases<Link>> {
+    let replica = link.replica(LeaseSettings::default());
+    let _ = ask_at_once(&replica, check, 10).await;
+    let decision = ask(&replica, check.clone()).await.expect("an answer");
+    assert_eq!(decision.source, Source::Lease);
+    assert_eq!(link.log().outstanding(), 10);
+    replica
+}
+
+fn thousand() -> Check {
+    check(quota(1_000, "1/h"), 1)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_fails_tells_those_who_wait_and_leaves_no_lease() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let _ = ask_at_once(&replica, &thousand(), 10).await;
+    link.set(Fault::Refuse);
+    let waiting: Vec<_> = (0..3).map(|_| replica.check(thousand())).collect();
+    for waiting in waiting {
+        let error = waiting.await.expect_err("a failure");
+        assert_eq!(error.charge(), ChargeState::NotCharged);
+    }
+    assert_eq!(link.log().claims(), 1);
+    assert_eq!(link.log().outstanding(), 0);
+    // Nothing is claimed before a single request has got an answer.
+    let _ = replica.check(thousand()).await.expect_err("a failure");
+    link.set(Fault::None);
+    let answer = ask(&replica, thousand()).await.expect("an answer");
+    assert_eq!((answer.source, link.log().claims()), (Source::Store, 1));
+    let answer = ask(&replica, thousand()).await.expect("an answer");
+    assert_eq!((answer.source, link.log().claims()), (Source::Lease, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_whose_answer_is_lost_is_never_spent_nor_given_back() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let _ = ask_at_once(&replica, &thousand(), 10).await;
+    link.set(Fault::LoseReplies);
+    let error = replica.check(thousand()).await.expect_err("lost");
+    assert_eq!(error.charge(), ChargeState::Unknown);
+    link.set(Fault::None);
+    sleep(5 * SECOND).await;
+    let log = link.log();
+    assert_eq!((log.outstanding(), log.adjustments), (0, 0));
+    assert_eq!(
+        link.remaining(&thousand()),
+        1_000 - 10 - 11,
+        "lost until refill"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn giving_back_is_tried_once() {
+    for fault in [Fault::Refuse, Fault::LoseReplies, Fault::Silence] {
+        let link = Link::new();
+        let replica = with_lease(&link, &thousand()).await;
+        link.set(fault);
+        sleep(SECOND).await;
+        assert_eq!(link.log().adjustments, 1, "{fault:?}");
+        sleep(SECOND + 10 * MS).await;
+        assert_eq!(link.log().outstanding(), 0, "{fault:?}");
+        link.set(Fault::None);
+        let _ = ask(&replica, thousand()).await;
+        sleep(5 * SECOND).await;
+        assert_eq!(link.log().adjustments, 1, "{fault:?}");
+        let carried_out = if fault == Fault::LoseReplies { 0 } else { 10 };
+        assert_eq!(link.remaining(&thousand()), 1_000 - 12 - carried_out);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nobody_waits_for_a_claim_that_is_overdue() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let _ = ask_at_once(&replica, &thousand(), 10).await;
+    link.set(Fault::Silence);
+    let waiting = replica.check(thousand());
+    sleep(20 * MS).await;
+    link.log().checks.clear();
+    let own = replica.check(thousand());
+    assert_eq!(
+        link.log().checks,
+        [1],
+        "a call of its own, which the circuit breaker hears of"
+    );
+    drop((waiting, own));
+    assert_eq!(link.log().outstanding(), 11);
+    sleep(SECOND / 2).await;
+    assert_eq!(link.log().outstanding(), 0, "given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_from_before_a_cut_is_spent_while_it_lives_and_never_charged_again() {
+    let link = Link::new();
+    let replica = with_lease(&link, &thousand()).await;
+    link.set(Fault::Refuse);
+    let mut from_lease = 0;
+    for _ in 0..500 {
+        if let Ok(decision) = ask(&replica, thousand()).await {
+            assert_eq!(decision.source, Source::Lease);
+            from_lease += 1;
+        }
+        sleep(10 * MS).await;
+    }
+    assert_eq!(from_lease, 10);
+    link.set(Fault::None);
+    sleep(5 * SECOND).await;
+    assert_eq!(link.remaining(&thousand()), 1_000 - 11 - from_lease);
+    assert_eq!(link.log().outstanding(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_gives_everything_back_at_once_and_ends_leasing() {
+    let link = Link::new();
+    let replica = with_lease(&link, &thousand()).await;
+    let others: Vec<_> = (0..100)
+        .map(|i| {
+            let charge = charge(&format!("l{i}"), quota(1_000, "1/h"), 1);
+            Check::single(charge).with_lease(true)
+        })
+        .collect();
+    for other in &others {
+        let _ = ask_at_once(&replica, other, 5).await;
+        let _ = ask(&replica, other.clone()).await;
+    }
+    // One more is on its way.
+    let coming = charge("coming", quota(1_000, "1/h"), 1);
+    let coming = Check::single(coming).with_lease(true);
+    let _ = ask_at_once(&replica, &coming, 5).await;
+    let waiting = replica.check(coming.clone());
+    let before = Instant::now();
+    replica.shutdown().await;
+    assert!(
+        before.elapsed() <= 8 * MS,
+        "all at once: {:?}",
+        before.elapsed()
+    );
+    assert_eq!(link.log().outstanding(), 0);
+    assert!(waiting.await.expect("an answer").is_allowed());
+    assert_eq!(link.remaining(&thousand()), 1_000 - 11);
+    assert_eq!(link.remaining(&coming), 1_000 - 6);
+    for other in &others {
+        assert_eq!(link.remaining(other), 1_000 - 6);
+    }
+    link.log().checks.clear();
+    let _ = ask_often(&replica, &thousand(), 50, MS).await;
+    assert_eq!(link.log().checks, [1; 50]);
+    replica.shutdown().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_in_time_when_the_store_is_silent() {
+    let link = Link::new();
+    let replica = with_lease(&link, &thousand()).await;
+    link.set(Fault::Silence);
+    let coming = check(quota(500, "1/h"), 1);
+    let _claim = replica.check(coming);
+    let before = Instant::now();
+    replica.shutdown().await;
+    assert!(before.elapsed() < 2 * SECOND, "{:?}", before.elapsed());
+    sleep(2 * SECOND).await;
+    assert_eq!(link.log().outstanding(), 0, "the rest is lost until refill");
+    assert!(link.log().adjustments <= 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stage_that_is_dropped_gives_back() {
+    let link = Link::new();
+    let replica = with_lease(&link, &thousand()).await;
+    drop(replica);
+    sleep(10 * MS).await;
+    assert_eq!(link.log().outstanding(), 0);
+    assert_eq!(link.remaining(&thousand()), 1_000 - 11);
+    assert_eq!(
+        Arc::strong_count(&link.store),
+        1,
+        "and nothing of it is left"
+    );
+}
+
+#[test]
+fn claims_that_end_with_their_runtime_are_not_leased_any_more() {
+    let runtime = || {
+        let mut builder = tokio::runtime::Builder::new_current_thread();
+        builder
+            .enable_time()
+            .start_paused(true)
+            .build()
+            .expect("a runtime")
+    };
+    let first = runtime();
+    let (link, replica) = first.block_on(async {
+        let link = Link::new();
+        let replica = with_lease(&link, &thousand()).await;
+        let _ = ask_often(&replica, &thousand(), 8, MS).await;
+        (link, replica)
+    });
+    assert!(link.log().outstanding() > 0);
+    drop(first);
+    assert_eq!(link.log().outstanding(), 0);
+    let answer = runtime().block_on(ask(&replica, thousand()));
+    assert_eq!(answer.expect("an answer").source, Source::Store);
+}
