@@ -14,7 +14,8 @@ pub struct Decision {
     pub granted: u64,
     /// Who decided.
     pub source: Source,
-    /// The state of each charge's limit, in the order of the check: enforcing ones first.
+    /// The state of each charge's limit, in the order of the check: enforcing ones first. Of a request that took
+    /// several checks, one check's after the other.
     pub limits: Vec<LimitDecision>,
 }
 

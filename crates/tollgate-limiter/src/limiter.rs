@@ -210,6 +210,12 @@ impl Limiter {
         self.inner.policy.store().shutdown().await;
     }
 
+    /// The largest cost of a route that any tenant could ever pay: a route that costs more can never be served.
+    #[must_use]
+    pub fn largest_capacity(&self) -> u64 {
+        self.inner.directory.largest_capacity()
+    }
+
     /// The quotas as they are now.
     #[must_use]
     pub fn quotas(&self) -> Arc<Quotas> {
@@ -389,8 +395,14 @@ impl LimiterBuilder {
     pub fn build(self) -> Result<Limiter, BuildError> {
         let book = self.quotas.ok_or(BuildError::NoQuotas)?;
         let quotas = book.quotas();
-        quotas.check().map_err(BuildError::Quotas)?;
         let counts_replicas = matches!(self.on_store_failure, Some(FailurePolicy::Local { .. }));
+        if counts_replicas {
+            // Nothing needs to be written down that the program knows.
+            let counted = Quotas::clone(&quotas).with_replicas(NonZeroU32::MIN);
+            counted.check().map_err(BuildError::Quotas)?;
+        } else {
+            quotas.check().map_err(BuildError::Quotas)?;
+        }
         let on_failure = self
             .on_store_failure
             .or_else(|| Some(written(quotas.failure_mode()?, &quotas)));
@@ -422,7 +434,9 @@ impl LimiterBuilder {
         };
         let stages = Arc::new(Leases::new(store, self.leases, observer()));
         let observer = observer();
-        let directory = book.open(move |event| observer.quotas(event));
+        let directory = book
+            .with_patience_up_to(self.deadline / 2)
+            .open(move |event| observer.quotas(event));
         let policy = Arc::new(Policy::new(
             stages,
             on_failure,

@@ -31,7 +31,8 @@ pub struct CacheSettings {
     pub ttl: Duration,
     /// How long it is remembered that no source knows a tenant; by default 10 s.
     pub unknown_ttl: Duration,
-    /// How long the first request of a tenant waits for its account; by default 10 ms. A request that has
+    /// How long the first request of a tenant waits for its account; by default 10 ms, and at most half of the
+    /// limiter's deadline. A request that has
     /// waited in vain is decided by the tenant's tier or the default, and the load goes on for the next.
     pub patience: Duration,
     /// So many tenants are kept, by default 100 000; of more, those asked for least are forgotten.
@@ -59,6 +60,12 @@ impl QuotaBook {
     /// How what sources say is kept.
     pub fn cache(mut self, settings: CacheSettings) -> Self {
         self.cache = settings;
+        self
+    }
+
+    /// Lets no request wait for an account longer than this.
+    pub fn with_patience_up_to(mut self, most: Duration) -> Self {
+        self.cache.patience = self.cache.patience.min(most);
         self
     }
 

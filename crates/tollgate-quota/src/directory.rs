@@ -99,6 +99,16 @@ impl Directory {
         Self { inner }
     }
 
+    /// The largest cost of a route that any tenant could pay. Where sources are asked, that is not known.
+    #[must_use]
+    pub fn largest_capacity(&self) -> u64 {
+        if self.inner.sources.is_empty() {
+            self.quotas().largest_capacity()
+        } else {
+            u64::MAX
+        }
+    }
+
     /// The quotas as they are now.
     #[must_use]
     pub fn quotas(&self) -> arc_swap::Guard<Arc<Quotas>> {

@@ -233,6 +233,16 @@ impl LimitRule {
         self.mode != Mode::Off && !self.scope.is_shared()
     }
 
+    /// Whether it denies for every tenant and request, by what the route costs.
+    pub(crate) fn charges_all_as_routed(&self) -> bool {
+        self.mode == Mode::Enforce
+            && self.enforced_share >= 1.0
+            && !matches!(self.scope, Scope::Member(_))
+            && self.routes.is_empty()
+            && self.cost.is_none()
+            && self.costs.is_empty()
+    }
+
     /// The largest cost that it has of its own, at least 1.
     pub(crate) fn largest_own_cost(&self) -> u64 {
         let costs = self.costs.iter().map(|(_, cost)| *cost).chain(self.cost);

@@ -181,15 +181,14 @@ impl Quotas {
         self.replicas
     }
 
-    /// The largest cost that any tenant could ever pay: a request that costs more can never be served.
+    /// The largest cost of a route that any tenant could ever pay, by the limits that charge every tenant for
+    /// every request what its route costs: one that costs more can never be served.
     #[must_use]
     pub fn largest_capacity(&self) -> u64 {
         let all = self
             .limits
             .iter()
-            .filter(|limit| limit.mode == Mode::Enforce);
-        // A limit with costs of its own does not care what the route says.
-        let all = all.filter(|limit| limit.cost.is_none() && limit.routes.is_empty());
+            .filter(|limit| limit.charges_all_as_routed());
         all.map(LimitRule::largest_cost).min().unwrap_or(u64::MAX)
     }
 

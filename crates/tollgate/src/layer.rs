@@ -57,7 +57,7 @@ impl<R> RateLimitLayer<R> {
     ///
     /// If a cost exceeds the capacity of every quota, so that the route could never be served.
     pub fn with_costs(self, costs: RouteCosts) -> Result<Self, CostError> {
-        costs.check_capacity(self.settings.limiter.quotas().largest_capacity())?;
+        costs.check_capacity(self.settings.limiter.largest_capacity())?;
         Ok(self.with(|settings| settings.costs = Some(Arc::new(costs))))
     }
 
@@ -121,7 +121,7 @@ impl<R> RateLimitLayer<R> {
     }
 
     fn check_capacity(&self, route: &str, cost: Cost) -> Result<(), CostError> {
-        let capacity = self.settings.limiter.quotas().largest_capacity();
+        let capacity = self.settings.limiter.largest_capacity();
         if cost.tokens() <= capacity {
             return Ok(());
         }
@@ -146,7 +146,7 @@ impl<S, R: Clone> Layer<S> for RateLimitLayer<R> {
     type Service = RateLimit<S, R>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        wiring::announce(self.settings.limiter.quotas().largest_capacity());
+        wiring::announce(self.settings.limiter.largest_capacity());
         RateLimit::new(inner, self.settings.clone(), self.rejection.clone())
     }
 }

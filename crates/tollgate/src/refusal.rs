@@ -145,12 +145,16 @@ impl Refusal {
     }
 }
 
-/// The limits that denied; all of them if the store did not say.
+/// The limits that denied, or those of which the store did not say.
 fn violated(decision: &Decision, reason: Reason) -> impl Iterator<Item = &LimitDecision> {
-    let all = reason == Reason::StoreUnavailable;
-    decision
-        .enforcing()
-        .filter(move |limit| all || limit.lacked_tokens())
+    let unknown = reason == Reason::StoreUnavailable;
+    decision.enforcing().filter(move |limit| {
+        if unknown {
+            limit.remaining.is_none()
+        } else {
+            limit.lacked_tokens()
+        }
+    })
 }
 
 /// Makes the response to a refused request.

@@ -48,6 +48,8 @@ async fn bench() -> Bench {
         .on_store_failure(FailurePolicy::Closed)
         .deadline(Duration::from_millis(500))
         .breaker(breaker)
+        // Each check is to be a call of its own.
+        .coalescing(false)
         .observer(metrics.clone());
     let layer = RateLimitLayer::new(limiter.build().expect("a limiter"))
         .with_default_cost(1)

@@ -39,7 +39,8 @@ pub(crate) fn limiter(capacity: u64, rate: f64) -> (Limiter, ManualClock) {
 pub(crate) fn named(name: &str, store: impl Store, capacity: u64, rate: f64) -> Limiter {
     let quota = Quota::new(capacity, rate).expect("a quota");
     let rule = LimitRule::new(LimitName::new(name).expect("a name"), quota);
-    let builder = Limiter::builder(store).quotas(rule);
+    // A cache goes by the runtime's clock, and these stores by one of their own.
+    let builder = Limiter::builder(store).quotas(rule).denial_cache(false);
     builder
         .on_store_failure(FailurePolicy::Closed)
         .build()
