@@ -3,12 +3,14 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use tokio::time::sleep;
+use tokio::{sync::broadcast, time::sleep};
 use tollgate_core::{
     AdjustFuture, Charge, ChargeState, CheckFuture, ErrorKind, KeySpace, Limit, LimitName,
     ManualClock, MemoryStore, Quota, Wait,
 };
-use tollgate_quota::{Allowance, FailureMode, LimitRule, Mode, Scope};
+use tollgate_quota::{
+    Account, Allowance, Change, FailureMode, LimitRule, LoadFuture, Mode, QuotaSource, Scope,
+};
 
 use super::*;
 use crate::plan::tests::{quota, rule};
@@ -655,4 +657,97 @@ fn a_charge_that_is_given_back_is_shown_so() {
     assert_eq!(limit(10, 8, Wait::None, 0), Some(10));
     assert_eq!(limit(10, 4, Wait::None, 1), Some(7));
     assert_eq!(limit(10, 2, lacked, 1), Some(2));
+}
+
+/// Says of each tenant what it is told to, after a while, and that it has changed.
+struct Told {
+    account: Arc<Mutex<Account>>,
+    delay: Duration,
+    changes: broadcast::Sender<Change>,
+}
+
+impl QuotaSource for Told {
+    fn name(&self) -> &'static str {
+        "told"
+    }
+
+    fn load<'a>(&'a self, _: &'a str, _: Option<&'a Account>) -> LoadFuture<'a> {
+        Box::pin(async {
+            sleep(self.delay).await;
+            Ok(Some(self.account.lock().expect("no panic").clone()))
+        })
+    }
+
+    fn changes(&self) -> Option<broadcast::Receiver<Change>> {
+        Some(self.changes.subscribe())
+    }
+}
+
+fn allowing(allowance: impl Into<Allowance>) -> Account {
+    let mut account = Account::default();
+    account
+        .limits
+        .insert(LimitName::default(), allowance.into());
+    account
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quota_that_changes_between_two_requests_counts_for_the_second() {
+    let (changes, _) = broadcast::channel(8);
+    let account = Arc::new(Mutex::new(allowing(quota(3))));
+    let told = Told {
+        account: account.clone(),
+        delay: Duration::from_millis(5),
+        changes: changes.clone(),
+    };
+    let pattern = "/reports".parse().expect("a pattern");
+    let quotas = Quotas::new(quota(1)).limit(rule("reports", 9).on_route(pattern));
+    let book = tollgate_quota::QuotaBook::new(quotas).source(told);
+    let builder = Limiter::builder(Remote::new(0)).quotas(book);
+    let builder = builder.on_store_failure(FailurePolicy::Closed);
+    let limiter = builder.build().expect("a limiter");
+    let route = Route {
+        method: "GET",
+        path: "/reports",
+        template: None,
+    };
+    // The route is known also when the account had to be waited for.
+    let first = limiter.check_on(&tenant("a"), Cost::new(3), &route).await;
+    assert!(first.is_allowed());
+    assert_eq!(shown(&first), [("default", Some(0)), ("reports", Some(6))]);
+    assert!(!check(&limiter, "a", 1).await.is_allowed());
+
+    let change = async |to: Account| {
+        *account.lock().expect("no panic") = to;
+        let told = changes.send(Change::Tenant("a".into()));
+        assert_eq!(told.expect("heard"), 1);
+        sleep(Duration::from_millis(20)).await;
+    };
+    change(allowing(quota(100))).await;
+    let raised = check(&limiter, "a", 0).await;
+    assert_eq!(raised.limits[0].capacity(), 100);
+    assert_eq!(raised.limits[0].remaining, Some(0), "tokens stay");
+    change(allowing(Allowance::Unlimited)).await;
+    assert!(check(&limiter, "a", 1).await.is_allowed());
+    change(allowing(Allowance::Blocked)).await;
+    assert_eq!(check(&limiter, "a", 0).await.verdict, Verdict::Denied);
+    change(Account::default()).await;
+    assert_eq!(check(&limiter, "a", 0).await.limits[0].capacity(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_time_that_an_account_takes_counts_towards_the_deadline() {
+    let (changes, _) = broadcast::channel(8);
+    let told = Told {
+        account: Arc::default(),
+        delay: Duration::from_secs(1),
+        changes,
+    };
+    let book = tollgate_quota::QuotaBook::new(Quotas::new(quota(9))).source(told);
+    let builder = Limiter::builder(Remote::new(50)).quotas(book);
+    let builder = builder.on_store_failure(FailurePolicy::Closed);
+    let limiter = builder.build().expect("a limiter");
+    let start = Instant::now();
+    assert_eq!(check(&limiter, "a", 1).await.verdict, Verdict::Unavailable);
+    assert_eq!(start.elapsed(), Duration::from_millis(25));
 }
