@@ -34,6 +34,8 @@ async fn limiter(server: &RedisServer, quotas: Quotas) -> Limiter {
 
 async fn prefixed(server: &RedisServer, quotas: Quotas, prefix: &str) -> Limiter {
     let builder = Limiter::builder(store(server).await).quotas(quotas);
+    // Each request is to be decided by the script.
+    let builder = builder.denial_cache(false);
     let builder = builder
         .on_store_failure(FailurePolicy::Closed)
         .keys(KeySpace::new(prefix).expect("a prefix"))

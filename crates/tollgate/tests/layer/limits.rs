@@ -17,7 +17,7 @@ fn rule(name: &str, capacity: u64) -> LimitRule {
 
 fn layer(quotas: Quotas) -> RateLimitLayer {
     let store = MemoryStore::with_clock(ManualClock::default());
-    let builder = Limiter::builder(store).quotas(quotas);
+    let builder = Limiter::builder(store).quotas(quotas).denial_cache(false);
     let builder = builder.on_store_failure(FailurePolicy::Closed);
     RateLimitLayer::new(builder.build().expect("a limiter"))
 }
@@ -220,7 +220,8 @@ async fn limits_in_shadow_are_counted_apart() {
         .limit(rule("new", 1).shadow())
         .limit(rule("banned", 9).tenant("42", Allowance::Blocked).shadow())
         .limit(rule("search", 4).scope(Scope::Global));
-    let builder = Limiter::builder(MemoryStore::with_clock(ManualClock::default()));
+    let builder =
+        Limiter::builder(MemoryStore::with_clock(ManualClock::default())).denial_cache(false);
     let builder = builder.quotas(quotas).observer(metrics.clone());
     let limiter = builder.on_store_failure(FailurePolicy::Closed).build();
     let layer = RateLimitLayer::new(limiter.expect("a limiter"));

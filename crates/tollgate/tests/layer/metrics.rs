@@ -19,6 +19,7 @@ fn layer(store: impl Store, name: &str, metrics: &Metrics) -> RateLimitLayer {
     ));
     let quotas = quotas.tier("pro", Quota::new(4, HOURLY).expect("a quota"));
     let builder = Limiter::builder(store)
+        .denial_cache(false)
         .quotas(quotas)
         .on_store_failure(FailurePolicy::Open);
     RateLimitLayer::new(
