@@ -39,7 +39,7 @@ const MAX_ENTRIES: usize = 100_000;
 /// from tokens that come early:
 ///
 /// * the bucket is reset, deleted or evicted, the store fails over, or its clock steps;
-/// * another process gives tokens back;
+/// * another process gives tokens back, or this one does twice at the same time;
 /// * the bucket is also charged by a larger quota elsewhere, or was last charged by a former quota, by which it
 ///   is full and forgotten sooner.
 ///

@@ -296,6 +296,7 @@ async fn of_denials_that_overtake_each_other_the_smallest_cost_is_kept() {
         for i in order {
             assert!(!poll(&mut calls[i]).expect("an answer").is_allowed());
         }
+        remote.with(|server| server.is_near = true);
         let denied = ask(&cache, &single(quota, 2)).await;
         assert_eq!(
             state(&denied),
@@ -512,8 +513,11 @@ async fn those_denied_most_stay_and_memory_is_bounded() {
             let denied = ask(&cache, &of(format!("denied{}", i % 100), 2)).await;
             asked_again += usize::from(denied.source == Source::Store);
             // Denied once, and busy ever since with what is not denied.
-            let cost = if i < 5_100 { 2 } else { 0 };
-            let _ = ask(&cache, &of(format!("busy{}", i % 100), cost)).await;
+            let busy = |cost| of(format!("busy{}", i % 100), cost);
+            if i < 5_100 {
+                let _ = ask(&cache, &busy(2)).await;
+            }
+            let _ = ask(&cache, &busy(0)).await;
         }
     }
     let kept = cache.denials.known.len();
