@@ -35,6 +35,9 @@ const MAX_ENTRIES: usize = 100_000;
 /// 5. An adjustment that adds tokens voids what is known of its buckets, from when it is sent. A check that
 ///    was sent before the adjustment was answered teaches nothing about them.
 ///
+/// 6. Of buckets that are split in shards, a check teaches something only if it charges a single enforcing one:
+///    else each shard may have refused for want of another limit's tokens.
+///
 /// **Bound.** It never allows anything, and what it denies the store would have denied at that moment, apart
 /// from tokens that come early:
 ///
@@ -178,7 +181,10 @@ impl Denials {
 
     /// Remembers what the store said to a check that was sent at `sent`.
     fn learn(&self, check: &Check, decision: &Decision, sent: Instant) {
-        if decision.source != Source::Store {
+        let enforcing = check.charges().len() - check.shadow();
+        // One part of a split bucket may have lacked what another has, and the other way round in the next part.
+        let mixed = check.shards() > NonZeroU8::MIN && enforcing > 1;
+        if decision.source != Source::Store || mixed {
             return;
         }
         for (charge, limit) in check.charges().iter().zip(&decision.limits) {

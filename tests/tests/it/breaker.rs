@@ -13,8 +13,8 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tollgate::{
-    BreakerSettings, FailurePolicy, Limiter, Metrics, Quota, Quotas, RateLimitLayer, RedisStore,
-    Source, Tenant,
+    BreakerSettings, Cost, FailurePolicy, Limiter, Metrics, Quota, Quotas, RateLimitLayer,
+    RedisStore, Source, Tenant,
 };
 use tollgate_tests::{Fault, FaultProxy, RedisServer};
 use tower::ServiceExt;
@@ -170,9 +170,11 @@ async fn of_500_checks_at_half_open_one_reaches_redis() {
     assert_eq!(replica.breaker(), OPEN, "nobody asked");
     let before = proxy.commands("EVALSHA");
     let mut checks = JoinSet::new();
-    for _ in 0..500 {
-        let replica = replica.clone();
-        checks.spawn(async move { replica.check().await.source });
+    for i in 0..500 {
+        // Of one tenant each, or they would gather behind the probe and share the next call.
+        let tenant = Tenant::new(i.to_string(), "pro").expect("an id");
+        let limiter = replica.limiter.clone();
+        checks.spawn(async move { limiter.check(&tenant, Cost::ONE).await.source });
     }
     let sources = checks.join_all().await;
     let shared = sources

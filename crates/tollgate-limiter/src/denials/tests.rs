@@ -339,6 +339,22 @@ async fn another_quota_voids_what_is_known() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn of_split_buckets_only_a_single_limit_teaches() {
+    let store = Remote::near();
+    let cache = over(&store);
+    let four = NonZeroU8::new(4).expect("not 0");
+    let small = charge("a", (5, 0.1), 5);
+    let both = Check::new(vec![small.clone(), charge("b", (5, 0.1), 5)]).expect("a check");
+    let both = both.with_shards(four);
+    let alone = Check::single(small).with_shards(four);
+    let _ = ask(&cache, &both).await;
+    assert_eq!(ask(&cache, &both).await.source, Source::Store);
+    assert_eq!(ask(&cache, &both).await.source, Source::Store);
+    assert_eq!(ask(&cache, &alone).await.source, Source::Store);
+    assert_eq!(ask(&cache, &alone).await.source, Source::DenialCache);
+}
+
+#[tokio::test(start_paused = true)]
 async fn of_several_limits_only_the_known_ones_have_numbers() {
     let cache = over(&Remote::near());
     let quota = (2, 0.1);
