@@ -15,7 +15,7 @@ struct Client(TcpStream);
 impl Client {
     fn connect(proxy: &FaultProxy) -> Self {
         let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, proxy.port())).expect("a connection");
-        let timeout = Some(Duration::from_millis(300));
+        let timeout = Some(Duration::from_millis(1_000));
         stream.set_read_timeout(timeout).expect("a socket option");
         Self(stream)
     }
