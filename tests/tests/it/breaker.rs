@@ -19,7 +19,7 @@ use tollgate::{
 use tollgate_tests::{Fault, FaultProxy, RedisServer};
 use tower::ServiceExt;
 
-use crate::faults::{DEADLINE, Replica};
+use crate::faults::Replica;
 
 const CLOSED: u64 = 0;
 const OPEN: u64 = 2;
@@ -157,15 +157,17 @@ async fn a_probe_whose_handler_panics_closes_it() {
 async fn of_500_checks_at_half_open_one_reaches_redis() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    // Long, so that all 500 come while the probe is under way, on a busy machine too.
+    let deadline = Duration::from_millis(400);
+    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, deadline).await;
     replica.shared().await;
     proxy.set(Fault::LoseReplies);
     while replica.breaker() != OPEN {
         replica.check().await;
     }
     // The connection that lost replies is replaced; what is to be counted is a probe on a good one. Replies
-    // are slow, so that all 500 come while the probe is under way.
-    proxy.set(Fault::DelayReplies(DEADLINE / 2));
+    // are slow.
+    proxy.set(Fault::DelayReplies(deadline / 2));
     sleep(Duration::from_millis(2_500)).await;
     assert_eq!(replica.breaker(), OPEN, "nobody asked");
     let before = proxy.commands("EVALSHA");
