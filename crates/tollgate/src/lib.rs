@@ -46,6 +46,9 @@ pub use tollgate_quota::{
     InvalidQuotas, LimitRule, LoadFuture, Mode, QuotaBook, QuotaEvent, QuotaSource, Quotas, Route,
     RoutePattern, RoutePrice, Scope, SourceError,
 };
+#[cfg(feature = "redis-rs")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-rs")))]
+pub use tollgate_redis::RedisRsStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use tollgate_redis::{ConnectError, Heartbeats, RedisStore, RedisStoreBuilder};
