@@ -66,7 +66,8 @@ impl Target {
             user = user.set_password(password);
         }
         Self {
-            host: server.host.to_string(),
+            // An IPv6 address stands in brackets in a URL, and nowhere else.
+            host: server.host.trim_matches(['[', ']']).to_owned(),
             port: server.port,
             user,
         }
