@@ -3,6 +3,7 @@
 
 mod background;
 mod checks;
+mod client;
 mod fault_proxy;
 mod redis_server;
 mod resp;
@@ -11,6 +12,7 @@ mod stub_server;
 
 pub use self::{
     checks::{change, charge, check, quota},
+    client::RedisClient,
     fault_proxy::{Fault, FaultProxy},
     redis_server::{RedisServer, free_port},
     script::{Script, adjust_argv, argv},

@@ -155,7 +155,7 @@ async fn a_probe_whose_handler_panics_closes_it() {
 async fn of_500_checks_at_half_open_one_reaches_redis() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    let replica = Replica::start::<RedisStore>(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
     replica.shared().await;
     proxy.set(Fault::LoseReplies);
     while replica.breaker() != OPEN {

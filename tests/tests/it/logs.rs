@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 use tollgate::FailurePolicy;
-use tollgate_tests::{Fault, FaultProxy, RedisServer};
+use tollgate_tests::{Fault, FaultProxy, RedisClient, RedisServer, with_each_client};
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
 use crate::faults::{DEADLINE, Load, Replica};
@@ -36,8 +36,7 @@ impl Lines {
 }
 
 /// On one thread with all of its tasks, so that only its own lines are caught.
-#[tokio::test]
-async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
+async fn an_outage_is_told_when_it_starts_and_when_it_ends<S: RedisClient>() {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -50,7 +49,7 @@ async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
     let _caught = tracing::subscriber::set_default(subscriber);
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    let replica = Replica::start::<S>(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
     let built = lines.take();
     assert!(
         built.len() == 1 && built[0].contains("a day or longer to fill"),
@@ -79,4 +78,8 @@ async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
         assert!(ended.iter().any(|line| line.contains(said)), "{ended:#?}");
     }
     load.stop().await.keeps_to("open");
+}
+
+with_each_client! {
+    #[tokio::test] an_outage_is_told_when_it_starts_and_when_it_ends
 }
