@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Adjustment, ChargeState, ErrorKind};
+use tollgate_core::{Adjustment, ChargeState, ErrorKind, conformance};
 use tollgate_tests::{RedisClient, RedisServer, change, check, quota, with_each_client};
+
+use crate::conformance::OnServer;
 
 /// What a check and an adjustment need: the call, the load, and what the scripts do.
 const NEEDED: [&str; 5] = ["+evalsha", "+script|load", "+get", "+pttl", "+set"];
@@ -55,6 +57,13 @@ async fn five_commands_suffice_and_what_the_client_asks_keeps_the_log_quiet<S: R
         assert_eq!(adjusted.await.expect("carried out"), [-1]);
         assert_eq!(denials(&server) == 0, quiet, "{rights:?}");
     }
+}
+
+/// Nothing that a store does needs more.
+async fn every_rule_is_kept_with_these_rights<S: RedisClient>() {
+    let server = RedisServer::start();
+    set_user(&server, &NEEDED);
+    conformance::run(&OnServer(connect::<S>(&server).await)).await;
 }
 
 async fn each_missing_right_is_an_auth_error_with_nothing_charged<S: RedisClient>() {
@@ -111,6 +120,7 @@ async fn other_keys_are_out_of_reach<S: RedisClient>() {
 }
 
 with_each_client! {
+    #[tokio::test] every_rule_is_kept_with_these_rights
     #[tokio::test] five_commands_suffice_and_what_the_client_asks_keeps_the_log_quiet
     #[tokio::test] each_missing_right_is_an_auth_error_with_nothing_charged
     #[tokio::test] other_keys_are_out_of_reach
