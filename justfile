@@ -37,6 +37,10 @@ faults *ARGS:
 deny:
     cargo deny check
 
+# what a check costs through each client library
+bench-clients:
+    cargo bench -p tollgate-tests --bench clients
+
 # what a check costs while the circuit breaker is open
 bench-open-breaker:
     cargo bench -p tollgate-tests --bench open_breaker

@@ -3,6 +3,7 @@
 
 mod background;
 mod checks;
+mod client;
 mod fault_proxy;
 mod postgres_server;
 mod redis_server;
@@ -12,6 +13,7 @@ mod stub_server;
 
 pub use self::{
     checks::{change, charge, check, quota},
+    client::RedisClient,
     fault_proxy::{Fault, FaultProxy},
     postgres_server::PostgresServer,
     redis_server::{RedisServer, free_port},

@@ -1,6 +1,7 @@
 //! A Redis of the test's own.
 
 use std::{
+    fs,
     net::{Ipv4Addr, TcpListener},
     process::{Child, Command, Stdio},
     thread,
@@ -146,6 +147,19 @@ impl RedisServer {
             .lines()
             .find_map(|line| line.strip_prefix(field)?.strip_prefix(':'));
         line.map_or(0, |number| number.trim().parse().expect("a number"))
+    }
+
+    /// The processor time that it has used.
+    ///
+    /// # Panics
+    ///
+    /// If the server has ended, or the system is not Linux.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        let path = format!("/proc/{}/schedstat", self.process.id());
+        let stat = fs::read_to_string(path).expect("a running process");
+        let nanos = stat.split(' ').next().and_then(|it| it.parse().ok());
+        Duration::from_nanos(nanos.expect("a number"))
     }
 
     /// How often a command was called, such as `"set"` or `"script|load"`, inside of scripts included.

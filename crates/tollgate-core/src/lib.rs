@@ -1,9 +1,13 @@
 #![doc = include_str!("../README.md")]
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod adjustment;
 pub mod bucket;
 mod check;
 mod clock;
+#[cfg(feature = "conformance")]
+#[cfg_attr(docsrs, doc(cfg(feature = "conformance")))]
+pub mod conformance;
 mod cost;
 mod decision;
 mod ipv6_prefix;

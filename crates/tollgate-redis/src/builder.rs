@@ -1,29 +1,32 @@
 //! How a store comes about.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{error::Error, fmt, marker::PhantomData, time::Duration};
 
-use crate::{ConnectError, RedisStore, config};
+use fred::types::config::Config;
+
+use crate::{ConnectError, RedisStore, config, engine::Engine, fred_lane::FredLane, lane::Lane};
 
 /// Long enough for a few attempts, short enough for a service to start without Redis.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(25);
 
-/// Settings of a [`RedisStore`]. Made by [`RedisStore::builder`].
-#[derive(Clone)]
+/// Settings of the store `S`. Made by [`RedisStore::builder`], and by that of `RedisRsStore`.
 #[must_use = "a builder does nothing until `connect`"]
-pub struct RedisStoreBuilder {
+pub struct RedisStoreBuilder<S = RedisStore> {
     url: String,
     deadline: Duration,
     strict: bool,
+    store: PhantomData<fn() -> S>,
 }
 
-impl RedisStoreBuilder {
+impl<S> RedisStoreBuilder<S> {
     pub(crate) fn new(url: &str) -> Self {
         Self {
             url: url.to_owned(),
             deadline: DEFAULT_DEADLINE,
             strict: false,
+            store: PhantomData,
         }
     }
 
@@ -37,13 +40,38 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// Whether [`connect`](Self::connect) fails if Redis cannot be reached. `false` by default: a service
+    /// Whether `connect` fails if Redis cannot be reached. `false` by default: a service
     /// starts without Redis, and the store works once Redis comes.
     pub fn strict(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
+    /// What `connect` does, through whichever library.
+    pub(crate) async fn open<L: Lane>(
+        self,
+        configure: impl FnOnce(Config) -> L::Config,
+    ) -> Result<Engine<L>, ConnectError> {
+        if self.deadline.is_zero() {
+            return Err(ConnectError::ZeroDeadline);
+        }
+        let config = config::parse(&self.url)?;
+        let address = config.server.hosts()[0].to_string();
+        let engine = Engine::start(configure(config), address.clone(), self.deadline);
+        match engine.wait(CONNECT_WAIT).await {
+            Ok(()) => engine.load_script().await,
+            Err(error) if self.strict => {
+                let reason = error.source().map(ToString::to_string).unwrap_or_default();
+                return Err(ConnectError::Unreachable { address, reason });
+            }
+            // Said in the log by whoever goes on trying.
+            Err(_) => {}
+        }
+        Ok(engine)
+    }
+}
+
+impl RedisStoreBuilder<RedisStore> {
     /// Connects, waiting for Redis for at most about a second.
     ///
     /// # Errors
@@ -59,28 +87,23 @@ impl RedisStoreBuilder {
     ///
     /// Dropping the future closes whatever was opened.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        if self.deadline.is_zero() {
-            return Err(ConnectError::ZeroDeadline);
-        }
-        let config = config::parse(&self.url)?;
-        let address = config.server.hosts()[0].to_string();
-        let store = RedisStore::start(config, address.clone(), self.deadline);
-        match store.wait(CONNECT_WAIT).await {
-            Ok(()) => store.load_script().await,
-            Err(error) if self.strict => {
-                let reason = error.source().map(ToString::to_string).unwrap_or_default();
-                return Err(ConnectError::Unreachable { address, reason });
-            }
-            // Said in the log by whoever goes on trying.
-            Err(_) => {}
-        }
-        Ok(store)
+        let engine = self.open::<FredLane>(|config| config).await?;
+        Ok(RedisStore { engine })
     }
 }
 
 // === impl RedisStoreBuilder ===
 
-impl fmt::Debug for RedisStoreBuilder {
+impl<S> Clone for RedisStoreBuilder<S> {
+    fn clone(&self) -> Self {
+        Self {
+            url: self.url.clone(),
+            ..*self
+        }
+    }
+}
+
+impl<S> fmt::Debug for RedisStoreBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The URL may hold a password.
         f.debug_struct("RedisStoreBuilder")

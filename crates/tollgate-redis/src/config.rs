@@ -18,6 +18,10 @@ use crate::ConnectError;
 /// longer than a check: a slow handshake must not keep the store from ever connecting.
 pub(crate) const SETUP_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// Ends also a write that a black hole blocks, which no library waits for with a timeout.
+#[cfg(target_os = "linux")]
+pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// Commands that wait while fred is stuck in a write. They time out where they stand, but leave the queue only
 /// when it moves again; without a bound an outage would fill the memory.
 const MAX_QUEUED: usize = 8_192;
@@ -92,16 +96,17 @@ fn tcp() -> TcpConfig {
         // A check waits for one reply; holding its packet back to gather more only costs time.
         nodelay: Some(true),
         // Finds a dead peer, and keeps address translators from forgetting an idle connection.
-        keepalive: Some(
-            TcpKeepalive::new()
-                .with_time(Duration::from_secs(15))
-                .with_interval(Duration::from_secs(5)),
-        ),
-        // Ends also a write that a black hole blocks, which fred waits for without any timeout.
+        keepalive: Some(keepalive()),
         #[cfg(target_os = "linux")]
-        user_timeout: Some(Duration::from_secs(2)),
+        user_timeout: Some(USER_TIMEOUT),
         ..TcpConfig::default()
     }
+}
+
+pub(crate) const fn keepalive() -> TcpKeepalive {
+    TcpKeepalive::new()
+        .with_time(Duration::from_secs(15))
+        .with_interval(Duration::from_secs(5))
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use fred::{clients::Client, types::config::Config};
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
@@ -11,28 +10,27 @@ use tokio::{
 };
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
-use crate::supervisor::Supervisor;
+use crate::{lane::Lane, supervisor::Supervisor};
 
 /// One connection after the other, each with a client of its own.
 ///
-/// fred's ways to reconnect are not used: it may replay what was in flight, queue calls while it is away,
-/// wait for ever on a peer that is silent, or stop trying without a word. So its client ends with its
+/// The libraries' ways to reconnect are not used: fred's may replay what was in flight, queue calls while it
+/// is away, wait for ever on a peer that is silent, or stop trying without a word. So a client ends with its
 /// connection, and a supervisor builds the next one, with the same settings. Dropping this value ends the
 /// supervisor and closes what is open.
-#[derive(Debug)]
-pub(crate) struct Connection {
-    current: watch::Receiver<Current>,
+pub(crate) struct Connection<L: Lane> {
+    current: watch::Receiver<Current<L::Client>>,
     complaints: mpsc::Sender<Complaint>,
     supervisor: AbortHandle,
 }
 
 /// What calls are to use now.
-#[derive(Clone, Debug)]
-pub(crate) struct Current {
+#[derive(Clone)]
+pub(crate) struct Current<C> {
     /// Tells connections apart.
     pub(crate) number: u64,
     /// The client, or why there is none.
-    pub(crate) client: Result<Client, StoreError>,
+    pub(crate) client: Result<C, StoreError>,
     /// Whether one is being connected at this moment.
     pub(crate) connecting: bool,
 }
@@ -53,9 +51,9 @@ pub(crate) enum Fault {
     ReadOnly,
 }
 
-impl Connection {
+impl<L: Lane> Connection<L> {
     /// Starts to connect, and never stops.
-    pub(crate) fn start(config: Config, address: String, runtime: &Handle) -> Self {
+    pub(crate) fn start(config: L::Config, address: String, runtime: &Handle) -> Self {
         let none = StoreError::new(
             ErrorKind::Io,
             ChargeState::NotCharged,
@@ -68,7 +66,7 @@ impl Connection {
         });
         // More complaints than one about the same connection say nothing new.
         let (complaints, heard) = mpsc::channel(1);
-        let supervisor = Supervisor::new(config, address, publish, heard);
+        let supervisor = Supervisor::<L>::new(config, address, publish, heard);
         Self {
             current,
             complaints,
@@ -76,15 +74,15 @@ impl Connection {
         }
     }
 
-    pub(crate) fn current(&self) -> Current {
+    pub(crate) fn current(&self) -> Current<L::Client> {
         self.current.borrow().clone()
     }
 
     /// What to use now; while a connection is being made, what comes of that, as far as it is there by the
     /// deadline. So a connection that is lost and made again within milliseconds fails nobody, and between
     /// two attempts nobody waits.
-    pub(crate) async fn settled(&self, deadline: Instant) -> Current {
-        let is_settled = |now: &Current| now.client.is_ok() || !now.connecting;
+    pub(crate) async fn settled(&self, deadline: Instant) -> Current<L::Client> {
+        let is_settled = |now: &Current<_>| now.client.is_ok() || !now.connecting;
         let current = self.current();
         if is_settled(&current) {
             // A caller that asks again and again would not let the runtime connect.
@@ -116,7 +114,7 @@ impl Connection {
 
 // === impl Connection ===
 
-impl Drop for Connection {
+impl<L: Lane> Drop for Connection<L> {
     fn drop(&mut self) {
         self.supervisor.abort();
     }

@@ -9,14 +9,13 @@ use std::{
     time::Duration,
 };
 
-use fred::types::Value;
 use tokio::{
-    task::AbortHandle,
+    sync::oneshot,
     time::{Instant, sleep},
 };
 use tollgate_core::{ChargeState, ErrorKind, KeySpace, LimitName, ReplicaCount, StoreError};
 
-use crate::{RedisStore, script::Script};
+use crate::{RedisStore, engine::Engine, lane::Lane, reply::Reply, script::Script};
 
 /// Much longer than a check may take: nobody waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -48,18 +47,20 @@ const SHORTEST_INTERVAL: Duration = Duration::from_millis(100);
 /// it: `+time +zadd +zrem +zremrangebyscore +zcard +pexpire`. Without them the number stays 1, and a warning
 /// is logged.
 pub struct Heartbeats {
-    beat: Arc<Beat>,
-    task: AbortHandle,
+    key: String,
+    known: Arc<AtomicU32>,
+    /// When this goes, the task says farewell and ends.
+    _stop: oneshot::Sender<()>,
 }
 
-/// What the task needs, and the farewell.
-struct Beat {
-    store: RedisStore,
+/// What the task needs.
+struct Beat<L: Lane> {
+    engine: Engine<L>,
     script: Script,
     key: String,
     member: String,
     interval: Duration,
-    known: AtomicU32,
+    known: Arc<AtomicU32>,
 }
 
 impl RedisStore {
@@ -79,43 +80,64 @@ impl RedisStore {
     /// ```
     #[must_use]
     pub fn heartbeats(&self, keys: &KeySpace, group: &LimitName, interval: Duration) -> Heartbeats {
-        let beat = Arc::new(Beat {
-            store: self.clone(),
-            script: Script::replicas(self.runtime().clone()),
-            key: keys.replicas(group),
+        Heartbeats::start(&self.engine, keys, group, interval)
+    }
+}
+
+impl Heartbeats {
+    pub(crate) fn start<L: Lane>(
+        engine: &Engine<L>,
+        keys: &KeySpace,
+        group: &LimitName,
+        interval: Duration,
+    ) -> Self {
+        let (key, known) = (keys.replicas(group), Arc::new(AtomicU32::new(1)));
+        let (stop, stopped) = oneshot::channel();
+        let beat = Beat {
+            engine: engine.clone(),
+            script: Script::replicas(engine.runtime().clone()),
+            key: key.clone(),
             member: format!("{:032x}", fastrand::u128(..)),
             interval: interval.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL),
-            known: AtomicU32::new(1),
+            known: known.clone(),
+        };
+        engine.runtime().spawn(async move {
+            tokio::select! {
+                () = beat.go_on() => {}
+                _ = stopped => {}
+            }
+            // If Redis cannot be told, it expires.
+            let _ = beat.tell(Duration::ZERO).await;
         });
-        let task = self.runtime().spawn(go_on(beat.clone()));
-        Heartbeats {
-            beat,
-            task: task.abort_handle(),
+        Self {
+            key,
+            known,
+            _stop: stop,
         }
     }
 }
 
-async fn go_on(beat: Arc<Beat>) {
-    let mut failing = None;
-    loop {
-        match beat.tell(LIVES * beat.interval).await {
-            Ok(number) => {
-                failing = None;
-                beat.known.store(number.max(1), Ordering::Relaxed);
-            }
-            Err(error) => {
-                if failing.replace(error.kind()) != Some(error.kind()) {
-                    let replicas = beat.known.load(Ordering::Relaxed);
-                    tracing::warn!(%error, replicas, "cannot count the replicas; the last number is kept");
+impl<L: Lane> Beat<L> {
+    async fn go_on(&self) {
+        let mut failing = None;
+        loop {
+            match self.tell(LIVES * self.interval).await {
+                Ok(number) => {
+                    failing = None;
+                    self.known.store(number.max(1), Ordering::Relaxed);
+                }
+                Err(error) => {
+                    if failing.replace(error.kind()) != Some(error.kind()) {
+                        let replicas = self.known.load(Ordering::Relaxed);
+                        tracing::warn!(%error, replicas, "cannot count the replicas; the last number is kept");
+                    }
                 }
             }
+            // The beats of a fleet that started together drift apart.
+            sleep(self.interval.mul_f64(0.8 + 0.2 * fastrand::f64())).await;
         }
-        // The beats of a fleet that started together drift apart.
-        sleep(beat.interval.mul_f64(0.8 + 0.2 * fastrand::f64())).await;
     }
-}
 
-impl Beat {
     /// Tells Redis that this replica lives for `life` from now on, and hears how many do.
     async fn tell(&self, life: Duration) -> Result<u32, StoreError> {
         let args = |sha: &str| {
@@ -130,8 +152,8 @@ impl Beat {
             ]
         };
         let deadline = Instant::now() + PATIENCE;
-        match self.store.call(&self.script, args, deadline).await? {
-            Value::Integer(number) => Ok(u32::try_from(number.max(0)).unwrap_or(u32::MAX)),
+        match self.engine.call(&self.script, args, deadline).await? {
+            Reply::Number(number) => Ok(u32::try_from(number.max(0)).unwrap_or(u32::MAX)),
             _ => Err(StoreError::new(
                 ErrorKind::Other,
                 ChargeState::NotCharged,
@@ -145,26 +167,14 @@ impl Beat {
 
 impl ReplicaCount for Heartbeats {
     fn replicas(&self) -> u32 {
-        self.beat.known.load(Ordering::Relaxed)
-    }
-}
-
-impl Drop for Heartbeats {
-    fn drop(&mut self) {
-        self.task.abort();
-        let beat = self.beat.clone();
-        let runtime = self.beat.store.runtime().clone();
-        runtime.spawn(async move {
-            // If it cannot be told, it expires.
-            let _ = beat.tell(Duration::ZERO).await;
-        });
+        self.known.load(Ordering::Relaxed)
     }
 }
 
 impl fmt::Debug for Heartbeats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Heartbeats")
-            .field("key", &self.beat.key)
+            .field("key", &self.key)
             .field("replicas", &self.replicas())
             .finish_non_exhaustive()
     }

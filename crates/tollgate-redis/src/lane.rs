@@ -1,90 +1,49 @@
-//! One client with one connection.
+//! What a client library has to do for a store.
 
 use std::time::Duration;
 
-use fred::{
-    clients::Client,
-    error::{Error, ErrorKind},
-    interfaces::ClientLike,
-    types::{ConnectHandle, config::Config},
-};
-use tokio::time::sleep;
+use tollgate_core::StoreError;
 
-use crate::config;
+use crate::reply::Reply;
 
-/// How often to look whether the client is connected.
-const GLANCE: Duration = Duration::from_millis(2);
+/// One connection, and the client that calls go through until it ends; then it is of no more use. Dropping
+/// it closes the connection, whatever is in flight.
+///
+/// No library's own way to reconnect is used: a supervisor opens the next lane.
+pub(crate) trait Lane: Sized + Send + 'static {
+    /// What is given to callers. Clones are cheap, and all use the one connection.
+    type Client: Client;
+    /// What a connection is made from.
+    type Config: Clone + Send + Sync + 'static;
 
-/// A client that is connected, until its connection ends; then it is of no more use. Dropping it closes the
-/// connection, whatever the client's task is waiting for.
-#[derive(Debug)]
-pub(crate) struct Lane {
-    client: Client,
-    /// fred's task: the connection lives in it.
-    task: ConnectHandle,
-}
-
-impl Lane {
-    /// Makes one attempt. It ends within two [`SETUP_TIMEOUT`](config::SETUP_TIMEOUT)s: one for the
-    /// connection, one for the login.
+    /// Makes one attempt. It ends within two [`SETUP_TIMEOUT`](crate::config::SETUP_TIMEOUT)s: one for the
+    /// connection, one for the login. The server has answered something by then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future closes whatever was opened.
-    pub(crate) async fn open(config: Config) -> Result<Self, Error> {
-        let client = config::client(config)?;
-        let mut lane = Self {
-            task: client.connect(),
-            client,
-        };
-        // fred tells the event only to those who waited before, and drops it if it comes in between.
-        while !lane.client.is_connected() {
-            tokio::select! {
-                error = lane.ended() => return Err(error),
-                () = sleep(GLANCE) => {}
-            }
-        }
-        Ok(lane)
-    }
+    fn open(config: Self::Config) -> impl Future<Output = Result<Self, StoreError>> + Send;
 
-    pub(crate) const fn client(&self) -> &Client {
-        &self.client
-    }
+    fn client(&self) -> &Self::Client;
 
-    /// Waits for the end of the connection, or of the client's task in any other way, such as a panic.
-    pub(crate) async fn ended(&mut self) -> Error {
-        match (&mut self.task).await {
-            Ok(Err(error)) => error,
-            Ok(Ok(())) => Error::new(ErrorKind::IO, "the connection was closed"),
-            Err(broken) => Error::new(
-                ErrorKind::Unknown,
-                format!("the client's task ended: {broken}"),
-            ),
-        }
-    }
+    /// Waits for the end of the connection, or of the client's task in any other way, such as a panic, and
+    /// tells why. What is asked from then on is not sent.
+    fn ended(&mut self) -> impl Future<Output = StoreError> + Send;
 }
 
-// === impl Lane ===
+/// Calls over one connection, many at a time.
+pub(crate) trait Client: Clone + Send + Sync + 'static {
+    /// Sends `EVALSHA` with `args` once, and never again, and fails after `patience`, which is above zero.
+    /// What was not sent by then never is, as long as the future lives until then.
+    fn evalsha(
+        &self,
+        args: Vec<String>,
+        patience: Duration,
+    ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
-impl Drop for Lane {
-    fn drop(&mut self) {
-        // fred's task holds a client of its own, so it would go on for ever.
-        self.task.abort();
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_client_whose_task_panics_has_ended() {
-        let config = config::parse("redis://127.0.0.1:1").expect("a good URL");
-        let mut lane = Lane {
-            client: config::client(config).expect("a client"),
-            task: tokio::spawn(async { panic!("expected by the test") }),
-        };
-        let error = lane.ended().await;
-        assert!(error.details().contains("panic"), "{error}");
-    }
+    /// Loads a script. A failure charges nothing, since loading does not.
+    fn script_load(
+        &self,
+        source: &'static str,
+    ) -> impl Future<Output = Result<(), StoreError>> + Send;
 }

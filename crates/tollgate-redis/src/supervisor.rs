@@ -1,6 +1,5 @@
 //! Who replaces connections.
 
-use fred::{clients::Client, error::Error, types::config::Config};
 use tokio::{
     sync::{mpsc, watch},
     time::{sleep, timeout},
@@ -19,9 +18,9 @@ use crate::{
 ///
 /// Never more than one attempt at a time, with the pauses of [`Pauses`] between them, so that a fleet of
 /// replicas does not storm a server that comes back.
-pub(crate) struct Supervisor {
-    config: Config,
-    publish: watch::Sender<Current>,
+pub(crate) struct Supervisor<L: Lane> {
+    config: L::Config,
+    publish: watch::Sender<Current<L::Client>>,
     complaints: mpsc::Receiver<Complaint>,
     pauses: Pauses,
     journal: Journal,
@@ -31,16 +30,16 @@ pub(crate) struct Supervisor {
 /// Why a connection is given up.
 enum End {
     /// It, or the client's task, ended by itself.
-    Lost(Error),
+    Lost(StoreError),
     /// It is still up.
     Useless(Fault),
 }
 
-impl Supervisor {
+impl<L: Lane> Supervisor<L> {
     pub(crate) fn new(
-        config: Config,
+        config: L::Config,
         address: String,
-        publish: watch::Sender<Current>,
+        publish: watch::Sender<Current<L::Client>>,
         complaints: mpsc::Receiver<Complaint>,
     ) -> Self {
         Self {
@@ -64,14 +63,14 @@ impl Supervisor {
                 now.connecting = true;
                 news
             });
-            match Lane::open(self.config.clone()).await {
+            match L::open(self.config.clone()).await {
                 Ok(lane) => {
                     self.up(lane.client().clone());
                     kept = self.watch(lane, kept.take()).await;
                 }
                 Err(error) => {
                     drop(kept.take());
-                    self.down(failure::of_connection(error));
+                    self.down(error);
                 }
             }
             let pause = self.pauses.next_pause();
@@ -85,7 +84,7 @@ impl Supervisor {
 
     /// Watches a connection until it is to be replaced; gives back one that is better than none meanwhile.
     /// The `former` one is closed later: there may be calls in flight on it.
-    async fn watch(&mut self, mut lane: Lane, former: Option<Lane>) -> Option<Lane> {
+    async fn watch(&mut self, mut lane: L, former: Option<L>) -> Option<L> {
         let early = Self::end(&mut lane, &mut self.complaints, self.number);
         let end = if let Ok(end) = timeout(LASTING, early).await {
             end
@@ -97,7 +96,7 @@ impl Supervisor {
         };
         match end {
             End::Lost(error) => {
-                self.down(failure::of_connection(error));
+                self.down(error);
                 None
             }
             End::Useless(Fault::Silent) => {
@@ -111,7 +110,7 @@ impl Supervisor {
         }
     }
 
-    async fn end(lane: &mut Lane, complaints: &mut mpsc::Receiver<Complaint>, number: u64) -> End {
+    async fn end(lane: &mut L, complaints: &mut mpsc::Receiver<Complaint>, number: u64) -> End {
         loop {
             tokio::select! {
                 error = lane.ended() => return End::Lost(error),
@@ -125,7 +124,7 @@ impl Supervisor {
         }
     }
 
-    fn up(&mut self, client: Client) {
+    fn up(&mut self, client: L::Client) {
         self.number += 1;
         self.publish.send_replace(Current {
             number: self.number,

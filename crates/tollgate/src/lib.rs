@@ -55,6 +55,9 @@ pub use tollgate_quota::{LimitsError, LimitsFile, ParsedLimits, Place, PlacedFau
 #[cfg(feature = "postgres")]
 #[cfg_attr(docsrs, doc(cfg(feature = "postgres")))]
 pub use tollgate_quota::{PostgresSource, PostgresSourceBuilder};
+#[cfg(feature = "redis-rs")]
+#[cfg_attr(docsrs, doc(cfg(feature = "redis-rs")))]
+pub use tollgate_redis::RedisRsStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
 pub use tollgate_redis::{ConnectError, Heartbeats, RedisStore, RedisStoreBuilder};

@@ -1,4 +1,4 @@
-//! `silence URL`: asks a Redis 1 000 times a second that falls silent meanwhile, in a process of its own, so
+//! `silence URL CLIENT`: asks a Redis 1 000 times a second that falls silent meanwhile, in a process of its own, so
 //! that its memory can be told from anyone else's. What it prints is for the test that started it, which
 //! makes the silence:
 //!
@@ -12,16 +12,25 @@ use tokio::{
     task::JoinSet,
     time::{Instant, interval, sleep},
 };
-use tollgate_core::{Quota, Store};
-use tollgate_redis::RedisStore;
+use tollgate_core::Quota;
+use tollgate_redis::{RedisRsStore, RedisStore};
+use tollgate_tests::RedisClient;
 
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() {
-    let url = env::args().nth(1).expect("usage: silence URL");
+    let args: Vec<_> = env::args().skip(1).collect();
+    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [url, "fred"] => through::<RedisStore>(url).await,
+        [url, "redis-rs"] => through::<RedisRsStore>(url).await,
+        _ => panic!("usage: silence URL fred|redis-rs"),
+    }
+}
+
+async fn through<S: RedisClient>(url: &str) {
     // Without a breaker before it: the store alone must not queue without bound.
-    let builder = RedisStore::builder(&url).strict(true);
+    let builder = S::builder(url).strict(true);
     let builder = builder.deadline(Duration::from_millis(25));
-    let store = builder.connect().await.expect("a store");
+    let store = S::open(builder).await.expect("a store");
     ask_for(&store, 1).await;
     println!("ready");
     // What an outage takes at once, it takes in its first seconds.
@@ -38,7 +47,7 @@ async fn main() {
     println!("back");
 }
 
-async fn ask_for(store: &RedisStore, seconds: u32) {
+async fn ask_for(store: &impl RedisClient, seconds: u32) {
     let mut ticks = interval(Duration::from_millis(10));
     let mut calls = JoinSet::new();
     for _ in 0..seconds * 100 {
@@ -51,7 +60,7 @@ async fn ask_for(store: &RedisStore, seconds: u32) {
     calls.join_all().await;
 }
 
-async fn ask(store: RedisStore) -> bool {
+async fn ask(store: impl RedisClient) -> bool {
     let quota = Quota::new(1_000_000, "36/h").expect("a quota");
     store
         .check(tollgate_tests::check("a", quota, 1))

@@ -2,16 +2,13 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Adjustment, ChargeState, ErrorKind, Store};
-use tollgate_redis::RedisStore;
-use tollgate_tests::{RedisServer, change, check, quota};
+use tollgate_core::{Adjustment, ChargeState, ErrorKind, conformance};
+use tollgate_tests::{RedisClient, RedisServer, change, check, quota, with_each_client};
+
+use crate::conformance::OnServer;
 
 /// What a check and an adjustment need: the call, the load, and what the scripts do.
 const NEEDED: [&str; 5] = ["+evalsha", "+script|load", "+get", "+pttl", "+set"];
-
-/// What the client asks of each new connection. It does without, but then Redis notes a denial in its ACL
-/// log and the client a warning in its own.
-const ASKED: [&str; 2] = ["+client|id", "+info"];
 
 fn set_user(server: &RedisServer, rights: &[&str]) {
     let set = redis::cmd("ACL")
@@ -23,13 +20,13 @@ fn set_user(server: &RedisServer, rights: &[&str]) {
     set.expect("ACL SETUSER");
 }
 
-async fn connect(server: &RedisServer) -> RedisStore {
-    let builder = RedisStore::builder(&format!(
+async fn connect<S: RedisClient>(server: &RedisServer) -> S {
+    let builder = S::builder(&format!(
         "redis://tollgate:secret@127.0.0.1:{}",
         server.port()
     ));
     let builder = builder.deadline(Duration::from_secs(10)).strict(true);
-    builder.connect().await.expect("a store")
+    S::open(builder).await.expect("a store")
 }
 
 fn denials(server: &RedisServer) -> usize {
@@ -40,15 +37,14 @@ fn denials(server: &RedisServer) -> usize {
     log.len()
 }
 
-#[tokio::test]
-async fn five_commands_suffice_and_two_more_keep_the_logs_quiet() {
+async fn five_commands_suffice_and_what_the_client_asks_keeps_the_log_quiet<S: RedisClient>() {
     for (rights, quiet) in [
         (NEEDED.to_vec(), false),
-        ([&NEEDED[..], &ASKED].concat(), true),
+        ([&NEEDED[..], S::ASKS].concat(), true),
     ] {
         let server = RedisServer::start();
         set_user(&server, &rights);
-        let store = connect(&server).await;
+        let store = connect::<S>(&server).await;
         for (cost, allowed) in [(1, true), (10, false), (1, true)] {
             let decision = store
                 .check(check("a", quota(10, "1/h"), cost))
@@ -63,8 +59,14 @@ async fn five_commands_suffice_and_two_more_keep_the_logs_quiet() {
     }
 }
 
-#[tokio::test]
-async fn each_missing_right_is_an_auth_error_with_nothing_charged() {
+/// Nothing that a store does needs more.
+async fn every_rule_is_kept_with_these_rights<S: RedisClient>() {
+    let server = RedisServer::start();
+    set_user(&server, &NEEDED);
+    conformance::run(&OnServer(connect::<S>(&server).await)).await;
+}
+
+async fn each_missing_right_is_an_auth_error_with_nothing_charged<S: RedisClient>() {
     for missing in NEEDED {
         let server = RedisServer::start();
         let rights: Vec<_> = NEEDED
@@ -72,7 +74,7 @@ async fn each_missing_right_is_an_auth_error_with_nothing_charged() {
             .filter(|right| *right != missing)
             .collect();
         set_user(&server, &rights);
-        let store = connect(&server).await;
+        let store = connect::<S>(&server).await;
         if missing != "+script|load" {
             // A bucket in use, so that the script gets to all of its commands.
             set_user(&server, &NEEDED);
@@ -99,11 +101,10 @@ async fn each_missing_right_is_an_auth_error_with_nothing_charged() {
     }
 }
 
-#[tokio::test]
-async fn other_keys_are_out_of_reach() {
+async fn other_keys_are_out_of_reach<S: RedisClient>() {
     let server = RedisServer::start();
     set_user(&server, &NEEDED);
-    let store = connect(&server).await;
+    let store = connect::<S>(&server).await;
     let mut charge = tollgate_tests::charge("a", "default", quota(10, "1/h"), 1);
     let elsewhere = tollgate_core::KeySpace::new("elsewhere").expect("a prefix");
     charge.key = elsewhere.global_bucket(&charge.limit.name);
@@ -116,4 +117,11 @@ async fn other_keys_are_out_of_reach() {
         (ErrorKind::Auth, ChargeState::NotCharged),
         "{error}"
     );
+}
+
+with_each_client! {
+    #[tokio::test] every_rule_is_kept_with_these_rights
+    #[tokio::test] five_commands_suffice_and_what_the_client_asks_keeps_the_log_quiet
+    #[tokio::test] each_missing_right_is_an_auth_error_with_nothing_charged
+    #[tokio::test] other_keys_are_out_of_reach
 }

@@ -9,12 +9,13 @@ use tokio::{
 use tollgate_core::{
     Adjustment, Change, ChargeState, Check, ErrorKind, Quota, Store, StoreError, Verdict, Wait,
 };
-use tollgate_redis::RedisStore;
-use tollgate_tests::{Fault, FaultProxy, RedisServer, change, charge, check, quota};
+use tollgate_tests::{
+    Fault, FaultProxy, RedisClient, RedisServer, change, charge, check, quota, with_each_client,
+};
 
 use crate::{
     faults::SCHEDULING,
-    support::{decide, pass, pttl, remaining, state, store},
+    support::{decide, pass, pttl, remaining, state, store, store_of},
 };
 
 const KEY: &str = "tg:{tenant:a}:default";
@@ -24,7 +25,7 @@ fn adjustment(changes: Vec<Change>) -> Adjustment {
 }
 
 /// What the default bucket of tenant `a` holds after a change.
-async fn adjust(store: &RedisStore, quota: Quota, delta: i64, floor: i64) -> i64 {
+async fn adjust(store: &impl Store, quota: Quota, delta: i64, floor: i64) -> i64 {
     let one = adjustment(vec![change("a", "default", quota, delta, floor)]);
     store.adjust(one).await.expect("carried out")[0]
 }
@@ -264,13 +265,12 @@ async fn a_server_that_lost_the_script_gets_it_again_and_adjusts_once() {
     assert!((2..=6).contains(&(server.calls("script|load") - loads)));
 }
 
-#[tokio::test]
-async fn an_adjustment_whose_answer_was_lost_is_not_carried_out_again() {
+async fn an_adjustment_whose_answer_was_lost_is_not_carried_out_again<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let builder = RedisStore::builder(&proxy.url()).strict(true);
+    let builder = S::builder(&proxy.url()).strict(true);
     let builder = builder.deadline(Duration::from_secs(3));
-    let store = builder.connect().await.expect("a store");
+    let store = S::open(builder).await.expect("a store");
     let quota = quota(1_000, "1/d");
     assert_eq!(adjust(&store, quota, -1, 0).await, 999);
     proxy.set(Fault::LoseReplies);
@@ -307,16 +307,15 @@ async fn until(mut is_so: impl FnMut() -> bool) {
         .expect("within 5 s");
 }
 
-#[tokio::test]
-async fn an_adjustment_ends_at_its_own_deadline_or_the_stores() {
+async fn an_adjustment_ends_at_its_own_deadline_or_the_stores<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let quota = quota(10, "1/h");
     for (own, stores) in [(None, 100), (Some(100), 60_000)] {
         proxy.set(Fault::None);
-        let builder = RedisStore::builder(&proxy.url()).strict(true);
+        let builder = S::builder(&proxy.url()).strict(true);
         let builder = builder.deadline(Duration::from_millis(stores));
-        let store = builder.connect().await.expect("a store");
+        let store = S::open(builder).await.expect("a store");
         proxy.set(Fault::HoldReplies);
         let start = Instant::now();
         let mut one = adjustment(vec![change("a", "default", quota, -1, 0)]);
@@ -336,10 +335,9 @@ async fn an_adjustment_ends_at_its_own_deadline_or_the_stores() {
     }
 }
 
-#[tokio::test]
-async fn an_adjustment_that_nobody_waits_for_any_more_runs_to_its_end() {
+async fn an_adjustment_that_nobody_waits_for_any_more_runs_to_its_end<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let quota = quota(10, "1/h");
     // The script is not there yet: one call is refused, the next has to follow from a task.
     let one = adjustment(vec![change("a", "default", quota, -4, 0)]);
@@ -350,10 +348,9 @@ async fn an_adjustment_that_nobody_waits_for_any_more_runs_to_its_end() {
     assert_eq!(adjust(&store, quota, 0, 0).await, 6);
 }
 
-#[tokio::test]
-async fn a_full_or_read_only_redis_adjusts_nothing() {
+async fn a_full_or_read_only_redis_adjusts_nothing<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let mut connection = server.connection();
     let quota = quota(10, "1/h");
     assert_eq!(adjust(&store, quota, -4, 0).await, 6);
@@ -397,4 +394,11 @@ async fn a_shadow_limit_that_lacked_tokens_gets_nothing_back() {
     let watched = charge("a", "watched", quota(2, "1/h"), 0);
     let read = decide(&store, Check::single(watched)).await;
     assert_eq!(remaining(&read.limits[0]), 0);
+}
+
+with_each_client! {
+    #[tokio::test] an_adjustment_whose_answer_was_lost_is_not_carried_out_again
+    #[tokio::test] an_adjustment_ends_at_its_own_deadline_or_the_stores
+    #[tokio::test] an_adjustment_that_nobody_waits_for_any_more_runs_to_its_end
+    #[tokio::test] a_full_or_read_only_redis_adjusts_nothing
 }

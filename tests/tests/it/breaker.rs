@@ -159,7 +159,7 @@ async fn of_500_checks_at_half_open_one_reaches_redis() {
     let proxy = FaultProxy::start(server.port());
     // Long, so that all 500 come while the probe is under way, on a busy machine too.
     let deadline = Duration::from_millis(400);
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, deadline).await;
+    let replica = Replica::start::<RedisStore>(&proxy.url(), FailurePolicy::Open, deadline).await;
     replica.shared().await;
     proxy.set(Fault::LoseReplies);
     while replica.breaker() != OPEN {

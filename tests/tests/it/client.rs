@@ -11,9 +11,8 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
-use tollgate_core::{ChargeState, ErrorKind, Store};
-use tollgate_redis::RedisStore;
-use tollgate_tests::{Fault, FaultProxy, RedisServer, check, quota};
+use tollgate_core::{ChargeState, ErrorKind};
+use tollgate_tests::{Fault, FaultProxy, RedisClient, RedisServer, check, quota, with_each_client};
 
 use crate::{
     faults::{BACK_WITHIN, SCHEDULING},
@@ -23,12 +22,12 @@ use crate::{
 const DEADLINE: Duration = Duration::from_millis(200);
 const CAPACITY: u64 = 1_000_000;
 
-async fn behind(proxy: &FaultProxy) -> RedisStore {
-    let builder = RedisStore::builder(&proxy.url()).strict(true);
-    builder.deadline(DEADLINE).connect().await.expect("a store")
+async fn behind<S: RedisClient>(proxy: &FaultProxy) -> S {
+    let builder = S::builder(&proxy.url()).strict(true);
+    S::open(builder.deadline(DEADLINE)).await.expect("a store")
 }
 
-async fn ask(store: &RedisStore) -> Result<(), ErrorKind> {
+async fn ask(store: &impl RedisClient) -> Result<(), ErrorKind> {
     let check = check("a", quota(CAPACITY, "36/h"), 1);
     store
         .check(check)
@@ -42,7 +41,7 @@ fn charged(server: &RedisServer) -> u64 {
     CAPACITY - state.map_or(CAPACITY, |(tokens, _)| tokens.round() as u64)
 }
 
-async fn works_within_5s(store: &RedisStore) {
+async fn works_within_5s(store: &impl RedisClient) {
     let end = Instant::now() + BACK_WITHIN;
     while let Err(kind) = ask(store).await {
         assert!(Instant::now() < end, "{kind:?}");
@@ -50,14 +49,13 @@ async fn works_within_5s(store: &RedisStore) {
     }
 }
 
-#[tokio::test]
-async fn calls_in_flight_are_not_replayed_on_the_next_connection() {
+async fn calls_in_flight_are_not_replayed_on_the_next_connection<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     // Time enough for a client that would send again.
-    let builder = RedisStore::builder(&proxy.url()).strict(true);
+    let builder = S::builder(&proxy.url()).strict(true);
     let builder = builder.deadline(Duration::from_secs(3));
-    let store = builder.connect().await.expect("a store");
+    let store = S::open(builder).await.expect("a store");
     ask(&store).await.expect("a decision");
     proxy.set(Fault::LoseReplies);
     let mut calls = JoinSet::new();
@@ -86,11 +84,10 @@ async fn calls_in_flight_are_not_replayed_on_the_next_connection() {
     assert_eq!(charged(&server), 22);
 }
 
-#[tokio::test]
-async fn a_client_whose_connection_ended_is_followed_by_another_however_often() {
+async fn a_client_whose_connection_ended_is_followed_by_another_however_often<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let store = behind(&proxy).await;
+    let store = behind::<S>(&proxy).await;
     for _ in 0..5 {
         proxy.reset_present();
         works_within_5s(&store).await;
@@ -107,11 +104,10 @@ async fn a_client_whose_connection_ended_is_followed_by_another_however_often() 
 }
 
 /// No reply ever comes, and the socket's buffers fill up until the client is stuck in a write.
-#[tokio::test]
-async fn a_client_that_is_stuck_in_a_write_is_replaced() {
+async fn a_client_that_is_stuck_in_a_write_is_replaced<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let store = behind(&proxy).await;
+    let store = behind::<S>(&proxy).await;
     ask(&store).await.expect("a decision");
     proxy.silence_present();
     // Ids of a thousand bytes are hashed, so it takes many: 8 charges in each.
@@ -133,11 +129,10 @@ async fn a_client_that_is_stuck_in_a_write_is_replaced() {
     works_within_5s(&store).await;
 }
 
-#[tokio::test]
-async fn a_silent_connection_hangs_no_call_and_is_replaced() {
+async fn a_silent_connection_hangs_no_call_and_is_replaced<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let store = behind(&proxy).await;
+    let store = behind::<S>(&proxy).await;
     ask(&store).await.expect("a decision");
     proxy.silence_present();
     let start = Instant::now();
@@ -152,11 +147,20 @@ async fn a_silent_connection_hangs_no_call_and_is_replaced() {
 }
 
 #[test]
-fn ten_seconds_of_silence_take_no_memory_and_leave_nothing_behind() {
+fn ten_seconds_of_silence_take_fred_no_memory_and_leave_nothing_behind() {
+    ten_seconds_of_silence("fred");
+}
+
+#[test]
+fn ten_seconds_of_silence_take_redis_rs_no_memory_and_leave_nothing_behind() {
+    ten_seconds_of_silence("redis-rs");
+}
+
+fn ten_seconds_of_silence(client: &str) {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let mut child = Command::new(env!("CARGO_BIN_EXE_silence"))
-        .arg(proxy.url())
+        .args([&proxy.url(), client])
         .stdout(Stdio::piped())
         .spawn()
         .expect("a process");
@@ -184,4 +188,11 @@ fn ten_seconds_of_silence_take_no_memory_and_leave_nothing_behind() {
     // client can call them back. Of the 9 000 after that, none.
     let late = charged(&server) - served - sent_late;
     assert!(late <= 1_500, "{late} of 10 000 ran after all");
+}
+
+with_each_client! {
+    #[tokio::test] calls_in_flight_are_not_replayed_on_the_next_connection
+    #[tokio::test] a_client_whose_connection_ended_is_followed_by_another_however_often
+    #[tokio::test] a_client_that_is_stuck_in_a_write_is_replaced
+    #[tokio::test] a_silent_connection_hangs_no_call_and_is_replaced
 }

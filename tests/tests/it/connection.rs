@@ -11,22 +11,22 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep, timeout},
 };
-use tollgate_core::{ChargeState, ErrorKind, Store, StoreError};
-use tollgate_redis::{ConnectError, RedisStore};
-use tollgate_tests::{RedisServer, check, free_port, quota};
+use tollgate_core::{ChargeState, ErrorKind, StoreError};
+use tollgate_redis::ConnectError;
+use tollgate_tests::{RedisClient, RedisServer, check, free_port, quota, with_each_client};
 
-use crate::support::{decide, remaining, store};
+use crate::support::{decide, remaining, store_of};
 
 /// What a busy machine may add to a deadline before we call it a hang.
 const SCHEDULING: Duration = Duration::from_millis(500);
 
-async fn fails(store: &RedisStore) -> StoreError {
+async fn fails(store: &impl RedisClient) -> StoreError {
     let asked = store.check(check("a", quota(10, "1/h"), 1));
     asked.await.expect_err("no decision")
 }
 
 /// Asks until the store decides, for at most 5 s.
-async fn decides_within_5s(store: &RedisStore) -> u64 {
+async fn decides_within_5s(store: &impl RedisClient) -> u64 {
     let end = Instant::now() + Duration::from_secs(5);
     loop {
         match store.check(check("a", quota(10, "1/h"), 1)).await {
@@ -37,11 +37,10 @@ async fn decides_within_5s(store: &RedisStore) -> u64 {
     }
 }
 
-#[tokio::test]
-async fn a_store_starts_without_redis_and_works_once_redis_comes() {
+async fn a_store_starts_without_redis_and_works_once_redis_comes<S: RedisClient>() {
     let port = free_port();
     let start = Instant::now();
-    let store = RedisStore::connect(&format!("redis://127.0.0.1:{port}")).await;
+    let store = S::open(S::builder(&format!("redis://127.0.0.1:{port}"))).await;
     let store = store.expect("a store without Redis");
     assert!(
         start.elapsed() < Duration::from_secs(1) + SCHEDULING,
@@ -58,11 +57,10 @@ async fn a_store_starts_without_redis_and_works_once_redis_comes() {
     assert_eq!(decides_within_5s(&store).await, 9);
 }
 
-#[tokio::test]
-async fn a_strict_store_tells_that_redis_is_absent() {
+async fn a_strict_store_tells_that_redis_is_absent<S: RedisClient>() {
     let port = free_port();
-    let builder = RedisStore::builder(&format!("redis://user:hunter2@127.0.0.1:{port}"));
-    let error = builder.strict(true).connect().await.expect_err("no Redis");
+    let builder = S::builder(&format!("redis://user:hunter2@127.0.0.1:{port}"));
+    let error = S::open(builder.strict(true)).await.expect_err("no Redis");
     assert!(
         matches!(&error, ConnectError::Unreachable { address, .. } if *address == format!("127.0.0.1:{port}")),
         "{error:?}"
@@ -70,12 +68,11 @@ async fn a_strict_store_tells_that_redis_is_absent() {
     assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
 }
 
-#[tokio::test]
-async fn a_redis_that_never_answers_hangs_nobody() {
+async fn a_redis_that_never_answers_hangs_nobody<S: RedisClient>() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port");
     let url = format!("redis://{}", listener.local_addr().expect("its address"));
     let start = Instant::now();
-    let store = RedisStore::connect(&url).await.expect("a store");
+    let store = S::open(S::builder(&url)).await.expect("a store");
     assert!(
         start.elapsed() < Duration::from_secs(1) + SCHEDULING,
         "{:?}",
@@ -94,20 +91,17 @@ async fn a_redis_that_never_answers_hangs_nobody() {
             start.elapsed()
         );
     }
-    let strict = RedisStore::builder(&url).strict(true).connect().await;
+    let strict = S::open(S::builder(&url).strict(true)).await;
     assert!(
         matches!(strict, Err(ConnectError::Unreachable { .. })),
         "{strict:?}"
     );
 }
 
-#[tokio::test]
-async fn a_redis_that_falls_silent_costs_the_deadline_and_is_asked_once() {
+async fn a_redis_that_falls_silent_costs_the_deadline_and_is_asked_once<S: RedisClient>() {
     let server = RedisServer::start();
-    let builder = RedisStore::builder(&server.url()).strict(true);
-    let store = builder
-        .deadline(Duration::from_millis(100))
-        .connect()
+    let builder = S::builder(&server.url()).strict(true);
+    let store = S::open(builder.deadline(Duration::from_millis(100)))
         .await
         .expect("a store");
     // Kept: closing it would end the pause.
@@ -155,8 +149,7 @@ async fn proxy(listener: tokio::net::TcpListener, port: u16, mut silence: watch:
     }
 }
 
-#[tokio::test]
-async fn a_connection_that_falls_silent_under_steady_traffic_is_replaced() {
+async fn a_connection_that_falls_silent_under_steady_traffic_is_replaced<S: RedisClient>() {
     let server = RedisServer::start();
     let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
         .await
@@ -164,10 +157,8 @@ async fn a_connection_that_falls_silent_under_steady_traffic_is_replaced() {
     let url = format!("redis://{}", listener.local_addr().expect("its address"));
     let (fall_silent, silence) = watch::channel(());
     let proxy = tokio::spawn(proxy(listener, server.port(), silence));
-    let builder = RedisStore::builder(&url).strict(true);
-    let store = builder
-        .deadline(Duration::from_millis(100))
-        .connect()
+    let builder = S::builder(&url).strict(true);
+    let store = S::open(builder.deadline(Duration::from_millis(100)))
         .await
         .expect("a store");
     let free = || store.check(check("a", quota(10, "1/h"), 0));
@@ -182,10 +173,9 @@ async fn a_connection_that_falls_silent_under_steady_traffic_is_replaced() {
     proxy.abort();
 }
 
-#[tokio::test]
-async fn a_lost_connection_is_not_answered_by_sending_again() {
+async fn a_lost_connection_is_not_answered_by_sending_again<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let mut connection = server.connection();
     assert!(
         decide(&store, check("a", quota(10, "1/h"), 1))
@@ -222,13 +212,10 @@ async fn a_lost_connection_is_not_answered_by_sending_again() {
     assert_eq!(decides_within_5s(&store).await, 8);
 }
 
-#[tokio::test]
-async fn a_check_given_up_while_the_connection_is_away_never_charges_later() {
+async fn a_check_given_up_while_the_connection_is_away_never_charges_later<S: RedisClient>() {
     let server = RedisServer::start();
-    let builder = RedisStore::builder(&server.url()).strict(true);
-    let store = builder
-        .deadline(Duration::from_millis(30))
-        .connect()
+    let builder = S::builder(&server.url()).strict(true);
+    let store = S::open(builder.deadline(Duration::from_millis(30)))
         .await
         .expect("a store");
     let mut connection = server.connection();
@@ -264,10 +251,9 @@ async fn a_check_given_up_while_the_connection_is_away_never_charges_later() {
     );
 }
 
-#[tokio::test]
-async fn a_server_turned_replica_is_left_for_the_primary_and_charges_nothing() {
+async fn a_server_turned_replica_is_left_for_the_primary_and_charges_nothing<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let mut connection = server.connection();
     let mut replicate = |host: &str, port: &str| {
         redis::cmd("REPLICAOF")
@@ -299,10 +285,9 @@ async fn a_server_turned_replica_is_left_for_the_primary_and_charges_nothing() {
     assert_eq!(decides_within_5s(&store).await, 9);
 }
 
-#[tokio::test]
-async fn a_full_redis_is_out_of_memory_and_charges_nothing() {
+async fn a_full_redis_is_out_of_memory_and_charges_nothing<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let mut connection = server.connection();
     let mut set = |name: &str, value: &str| {
         redis::cmd("CONFIG")
@@ -326,10 +311,9 @@ async fn a_full_redis_is_out_of_memory_and_charges_nothing() {
     );
 }
 
-#[tokio::test]
-async fn the_last_clone_closes_the_connection() {
+async fn the_last_clone_closes_the_connection<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let clone = store.clone();
     drop(store);
     assert!(
@@ -348,8 +332,7 @@ async fn the_last_clone_closes_the_connection() {
     .expect("all other connections closed");
 }
 
-#[tokio::test]
-async fn bad_settings_are_refused_before_anything_is_opened() {
+async fn bad_settings_are_refused_before_anything_is_opened<S: RedisClient>() {
     for url in [
         "",
         "http://localhost",
@@ -357,19 +340,15 @@ async fn bad_settings_are_refused_before_anything_is_opened() {
         "redis://localhost/first",
     ] {
         assert!(
-            matches!(RedisStore::connect(url).await, Err(ConnectError::Url(_))),
+            matches!(S::open(S::builder(url)).await, Err(ConnectError::Url(_))),
             "{url}"
         );
     }
-    let zero = RedisStore::builder("redis://localhost")
-        .deadline(Duration::ZERO)
-        .connect()
-        .await;
+    let zero = S::open(S::builder("redis://localhost").deadline(Duration::ZERO)).await;
     assert_eq!(zero.expect_err("refused"), ConnectError::ZeroDeadline);
 }
 
-#[tokio::test]
-async fn debug_output_shows_no_secret() {
+async fn debug_output_shows_no_secret<S: RedisClient>() {
     let server = RedisServer::start();
     redis::cmd("CONFIG")
         .arg("SET")
@@ -377,9 +356,23 @@ async fn debug_output_shows_no_secret() {
         .arg("hunter2")
         .query::<()>(&mut server.connection())
         .expect("CONFIG SET");
-    let builder =
-        RedisStore::builder(&format!("redis://:hunter2@127.0.0.1:{}", server.port())).strict(true);
+    let builder = S::builder(&format!("redis://:hunter2@127.0.0.1:{}", server.port())).strict(true);
     assert!(!format!("{builder:?}").contains("hunter2"));
-    let store = builder.connect().await.expect("a store");
+    let store = S::open(builder).await.expect("a store");
     assert!(!format!("{store:?}").contains("hunter2"), "{store:?}");
+}
+
+with_each_client! {
+    #[tokio::test] a_store_starts_without_redis_and_works_once_redis_comes
+    #[tokio::test] a_strict_store_tells_that_redis_is_absent
+    #[tokio::test] a_redis_that_never_answers_hangs_nobody
+    #[tokio::test] a_redis_that_falls_silent_costs_the_deadline_and_is_asked_once
+    #[tokio::test] a_connection_that_falls_silent_under_steady_traffic_is_replaced
+    #[tokio::test] a_lost_connection_is_not_answered_by_sending_again
+    #[tokio::test] a_check_given_up_while_the_connection_is_away_never_charges_later
+    #[tokio::test] a_server_turned_replica_is_left_for_the_primary_and_charges_nothing
+    #[tokio::test] a_full_redis_is_out_of_memory_and_charges_nothing
+    #[tokio::test] the_last_clone_closes_the_connection
+    #[tokio::test] bad_settings_are_refused_before_anything_is_opened
+    #[tokio::test] debug_output_shows_no_secret
 }

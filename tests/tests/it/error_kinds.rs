@@ -10,10 +10,10 @@ use axum::{
     routing::get,
 };
 use tokio::time::{sleep, timeout};
-use tollgate::{
-    FailurePolicy, Limiter, Metrics, Quota, Quotas, RateLimitLayer, RedisStore, Tenant,
+use tollgate::{FailurePolicy, Limiter, Metrics, Quota, Quotas, RateLimitLayer, Tenant};
+use tollgate_tests::{
+    Answer, Fault, FaultProxy, RedisClient, RedisServer, StubServer, free_port, with_each_client,
 };
-use tollgate_tests::{Answer, Fault, FaultProxy, RedisServer, StubServer, free_port};
 use tower::ServiceExt;
 
 /// Fewer in a row than open the breaker.
@@ -28,18 +28,18 @@ struct App {
 }
 
 /// One app of each policy on the Redis at `url`.
-async fn apps(url: &str) -> [App; 3] {
+async fn apps<S: RedisClient>(url: &str) -> [App; 3] {
     tokio::join!(
-        app(url, FailurePolicy::Open),
-        app(url, FailurePolicy::Closed),
-        app(url, FailurePolicy::local(2)),
+        app::<S>(url, FailurePolicy::Open),
+        app::<S>(url, FailurePolicy::Closed),
+        app::<S>(url, FailurePolicy::local(2)),
     )
     .into()
 }
 
-async fn app(url: &str, policy: FailurePolicy) -> App {
+async fn app<S: RedisClient>(url: &str, policy: FailurePolicy) -> App {
     let (name, metrics) = (policy.as_str(), Metrics::new());
-    let store = RedisStore::connect(url).await.expect("a store");
+    let store = S::open(S::builder(url)).await.expect("a store");
     let quota = Quota::new(10, "1/h").expect("a quota");
     let limiter = Limiter::builder(store)
         .quotas(Quotas::new(quota))
@@ -143,24 +143,22 @@ fn run(server: &RedisServer, command: &[&str]) {
     done.unwrap_or_else(|error| panic!("{command:?}: {error}"));
 }
 
-async fn stub_fails_as(answer: Answer, kinds: &[&str]) {
+async fn stub_fails_as<S: RedisClient>(answer: Answer, kinds: &[&str]) {
     let stub = StubServer::start(answer);
-    fails_as(&apps(&stub.url()).await, kinds).await;
+    fails_as(&apps::<S>(&stub.url()).await, kinds).await;
     assert!(stub.calls() > 0);
 }
 
-#[tokio::test]
-async fn out_of_memory() {
+async fn out_of_memory<S: RedisClient>() {
     let server = RedisServer::start();
-    let apps = apps(&server.url()).await;
+    let apps = apps::<S>(&server.url()).await;
     run(&server, &["CONFIG", "SET", "maxmemory", "1"]);
     fails_as(&apps, &["oom"]).await;
 }
 
-#[tokio::test]
-async fn busy_with_a_script() {
+async fn busy_with_a_script<S: RedisClient>() {
     let server = RedisServer::start_with(&["--busy-reply-threshold", "1"]);
-    let apps = apps(&server.url()).await;
+    let apps = apps::<S>(&server.url()).await;
     let mut connection = server.connection();
     let endless = thread::spawn(move || {
         let mut eval = redis::cmd("EVAL");
@@ -186,10 +184,9 @@ fn run_ok(connection: &mut redis::Connection, command: &[&str]) {
     cmd.arg(&command[1..]).query::<()>(connection).expect("OK");
 }
 
-#[tokio::test]
-async fn read_only() {
+async fn read_only<S: RedisClient>() {
     let server = RedisServer::start();
-    let apps = apps(&server.url()).await;
+    let apps = apps::<S>(&server.url()).await;
     run(
         &server,
         &["REPLICAOF", "127.0.0.1", &free_port().to_string()],
@@ -197,8 +194,7 @@ async fn read_only() {
     fails_as(&apps, &["readonly"]).await;
 }
 
-#[tokio::test]
-async fn no_permission() {
+async fn no_permission<S: RedisClient>() {
     let server = RedisServer::start();
     let user = [
         "ACL", "SETUSER", "limiter", "on", ">secret", "~tg:*", "-@all",
@@ -208,40 +204,35 @@ async fn no_permission() {
         &[&user[..], &["+evalsha", "+script|load", "+get", "+pttl"]].concat(),
     );
     let url = format!("redis://limiter:secret@127.0.0.1:{}", server.port());
-    fails_as(&apps(&url).await, &["auth"]).await;
+    fails_as(&apps::<S>(&url).await, &["auth"]).await;
 }
 
-#[tokio::test]
-async fn no_password() {
+async fn no_password<S: RedisClient>() {
     let server = RedisServer::start_with(&["--requirepass", "secret"]);
-    fails_as(&apps(&server.url()).await, &["auth"]).await;
+    fails_as(&apps::<S>(&server.url()).await, &["auth"]).await;
 }
 
-#[tokio::test]
-async fn a_wrong_password() {
+async fn a_wrong_password<S: RedisClient>() {
     let server = RedisServer::start_with(&["--requirepass", "secret"]);
     let url = format!("redis://:guess@127.0.0.1:{}", server.port());
-    fails_as(&apps(&url).await, &["auth"]).await;
+    fails_as(&apps::<S>(&url).await, &["auth"]).await;
 }
 
-#[tokio::test]
-async fn a_hash_under_the_key() {
+async fn a_hash_under_the_key<S: RedisClient>() {
     let server = RedisServer::start();
-    let apps = apps(&server.url()).await;
+    let apps = apps::<S>(&server.url()).await;
     run(&server, &["HSET", KEY, "tokens", "3"]);
     fails_as(&apps, &["other"]).await;
 }
 
-#[tokio::test]
-async fn a_string_of_another_length_under_the_key() {
+async fn a_string_of_another_length_under_the_key<S: RedisClient>() {
     let server = RedisServer::start();
-    let apps = apps(&server.url()).await;
+    let apps = apps::<S>(&server.url()).await;
     run(&server, &["SET", KEY, "17 bytes, not 16."]);
     fails_as(&apps, &["other"]).await;
 }
 
-#[tokio::test]
-async fn replies_that_only_a_stub_gives_in_time() {
+async fn replies_that_only_a_stub_gives_in_time<S: RedisClient>() {
     for (reply, kinds) in [
         (
             "LOADING Redis is loading the dataset in memory",
@@ -273,12 +264,11 @@ async fn replies_that_only_a_stub_gives_in_time() {
             &["auth", "io", "timeout"],
         ),
     ] {
-        stub_fails_as(Answer::Error(reply.to_owned()), kinds).await;
+        stub_fails_as::<S>(Answer::Error(reply.to_owned()), kinds).await;
     }
 }
 
-#[tokio::test]
-async fn replies_that_make_no_sense() {
+async fn replies_that_make_no_sense<S: RedisClient>() {
     for reply in [
         "+OK\r\n",
         ":1\r\n",
@@ -287,31 +277,44 @@ async fn replies_that_make_no_sense() {
         "*3\r\n:1\r\n:x\r\n",
     ] {
         let answer = Answer::Raw(reply.as_bytes().to_vec());
-        stub_fails_as(answer, &["other", "io", "timeout"]).await;
+        stub_fails_as::<S>(answer, &["other", "io", "timeout"]).await;
     }
     let garbage = Answer::Raw(b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec());
     let stub = StubServer::start(garbage);
-    for app in apps(&stub.url()).await {
+    for app in apps::<S>(&stub.url()).await {
         app.answers_by_policy(&["any"], 4).await;
     }
 }
 
-#[tokio::test]
-async fn no_reply() {
-    stub_fails_as(Answer::Silence, &["timeout"]).await;
+async fn no_reply<S: RedisClient>() {
+    stub_fails_as::<S>(Answer::Silence, &["timeout"]).await;
 }
 
-#[tokio::test]
-async fn a_refused_connection() {
+async fn a_refused_connection<S: RedisClient>() {
     let url = format!("redis://127.0.0.1:{}", free_port());
-    fails_as(&apps(&url).await, &["io"]).await;
+    fails_as(&apps::<S>(&url).await, &["io"]).await;
 }
 
-#[tokio::test]
-async fn a_connection_cut_in_mid_reply() {
+async fn a_connection_cut_in_mid_reply<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let apps = apps(&proxy.url()).await;
+    let apps = apps::<S>(&proxy.url()).await;
     proxy.set(Fault::CutReplies);
     fails_as(&apps, &["io", "timeout"]).await;
+}
+
+with_each_client! {
+    #[tokio::test] out_of_memory
+    #[tokio::test] busy_with_a_script
+    #[tokio::test] read_only
+    #[tokio::test] no_permission
+    #[tokio::test] no_password
+    #[tokio::test] a_wrong_password
+    #[tokio::test] a_hash_under_the_key
+    #[tokio::test] a_string_of_another_length_under_the_key
+    #[tokio::test] replies_that_only_a_stub_gives_in_time
+    #[tokio::test] replies_that_make_no_sense
+    #[tokio::test] no_reply
+    #[tokio::test] a_refused_connection
+    #[tokio::test] a_connection_cut_in_mid_reply
 }

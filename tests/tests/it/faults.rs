@@ -14,10 +14,9 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, sleep, timeout},
 };
 use tollgate::{
-    Cost, Decision, FailurePolicy, Limiter, Metrics, Quota, Quotas, RedisStore, Source, Tenant,
-    Verdict,
+    Cost, Decision, FailurePolicy, Limiter, Metrics, Quota, Quotas, Source, Store, Tenant, Verdict,
 };
-use tollgate_tests::{FaultProxy, RedisServer};
+use tollgate_tests::{FaultProxy, RedisClient, RedisServer};
 
 use crate::support::state;
 
@@ -46,12 +45,16 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) async fn start(url: &str, policy: FailurePolicy, deadline: Duration) -> Self {
-        let store = RedisStore::connect(url).await.expect("a store");
+    pub(crate) async fn start<S: RedisClient>(
+        url: &str,
+        policy: FailurePolicy,
+        deadline: Duration,
+    ) -> Self {
+        let store = S::open(S::builder(url)).await.expect("a store");
         Self::over(store, policy, deadline)
     }
 
-    pub(crate) fn over(store: RedisStore, policy: FailurePolicy, deadline: Duration) -> Self {
+    pub(crate) fn over(store: impl Store, policy: FailurePolicy, deadline: Duration) -> Self {
         let name = policy.as_str();
         let metrics = Metrics::new();
         let quota = Quota::new(CAPACITY, 0.001).expect("a quota");
@@ -129,8 +132,8 @@ impl Replica {
 }
 
 /// A replica of each policy.
-pub(crate) async fn one_of_each(url: &str) -> Vec<Replica> {
-    let start = |policy| Replica::start(url, policy, DEADLINE);
+pub(crate) async fn one_of_each<S: RedisClient>(url: &str) -> Vec<Replica> {
+    let start = |policy| Replica::start::<S>(url, policy, DEADLINE);
     let (open, closed, local) = tokio::join!(
         start(FailurePolicy::Open),
         start(FailurePolicy::Closed),
@@ -215,14 +218,14 @@ impl Tally {
 
 /// A fault under load: before, `begin`, `span` of it, `end`, after. Requests are decided by policy
 /// throughout, nothing is charged twice, and limits are shared again in time.
-pub(crate) async fn survives(
+pub(crate) async fn survives<S: RedisClient>(
     server: &mut RedisServer,
     proxy: &FaultProxy,
     span: Duration,
     begin: impl AsyncFnOnce(&mut RedisServer, &FaultProxy),
     end: impl AsyncFnOnce(&mut RedisServer, &FaultProxy),
 ) -> Vec<(Replica, Tally)> {
-    let replicas = one_of_each(&proxy.url()).await;
+    let replicas = one_of_each::<S>(&proxy.url()).await;
     for replica in &replicas {
         replica.shared().await;
     }

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use tollgate_core::{KeySpace, LimitName, ReplicaCount};
-use tollgate_redis::{Heartbeats, RedisStore};
-use tollgate_tests::RedisServer;
+use tollgate_core::{LimitName, ReplicaCount};
+use tollgate_redis::Heartbeats;
+use tollgate_tests::{RedisClient, RedisServer, with_each_client};
 
-use crate::support::{pttl, store};
+use crate::support::{pttl, store_of};
 
 const KEY: &str = "tg:{replicas}:shop";
 const INTERVAL: Duration = Duration::from_millis(200);
 
-fn join(store: &RedisStore) -> Heartbeats {
+fn join(store: &impl RedisClient) -> Heartbeats {
     let group = LimitName::new("shop").expect("a name");
-    store.heartbeats(&KeySpace::default(), &group, INTERVAL)
+    store.count_replicas(&group, INTERVAL)
 }
 
 async fn all_say(replicas: &[&Heartbeats], expected: u32) {
@@ -27,10 +27,9 @@ async fn all_say(replicas: &[&Heartbeats], expected: u32) {
     said.unwrap_or_else(|_| panic!("{expected} expected: {replicas:?}"));
 }
 
-#[tokio::test]
-async fn members_are_counted_and_the_last_number_outlives_redis() {
+async fn members_are_counted_and_the_last_number_outlives_redis<S: RedisClient>() {
     let mut server = RedisServer::start();
-    let (one, two) = (store(&server).await, store(&server).await);
+    let (one, two) = (store_of::<S>(&server).await, store_of::<S>(&server).await);
     let a = join(&one);
     assert_eq!(a.replicas(), 1, "nothing known yet");
     let (b, c) = (join(&two), join(&two));
@@ -47,10 +46,9 @@ async fn members_are_counted_and_the_last_number_outlives_redis() {
     all_say(&[&a, &b, &d], 3).await;
 }
 
-#[tokio::test]
-async fn a_member_that_crashed_is_forgotten_and_so_is_an_empty_fleet() {
+async fn a_member_that_crashed_is_forgotten_and_so_is_an_empty_fleet<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let mut connection = server.connection();
     let crashed = redis::cmd("EVAL")
         .arg(include_str!("../../../lua/replicas.lua"))
@@ -96,8 +94,7 @@ async fn bad_arguments_are_refused_and_write_nothing() {
     assert_eq!(pttl(&mut connection, KEY), -2);
 }
 
-#[tokio::test]
-async fn the_documented_rights_suffice_and_without_them_the_number_stays() {
+async fn the_documented_rights_suffice_and_without_them_the_number_stays<S: RedisClient>() {
     let server = RedisServer::start();
     let set_user = |rights: &[&str]| {
         let user = [
@@ -117,7 +114,7 @@ async fn the_documented_rights_suffice_and_without_them_the_number_stays() {
     };
     set_user(&[]);
     let url = format!("redis://limiter:secret@127.0.0.1:{}", server.port());
-    let store = RedisStore::connect(&url).await.expect("a store");
+    let store = S::open(S::builder(&url)).await.expect("a store");
     let (a, b) = (join(&store), join(&store));
     sleep(3 * INTERVAL).await;
     all_say(&[&a, &b], 1).await;
@@ -132,4 +129,10 @@ async fn the_documented_rights_suffice_and_without_them_the_number_stays() {
     all_say(&[&a, &b], 2).await;
     drop(a);
     all_say(&[&b], 1).await;
+}
+
+with_each_client! {
+    #[tokio::test] members_are_counted_and_the_last_number_outlives_redis
+    #[tokio::test] a_member_that_crashed_is_forgotten_and_so_is_an_empty_fleet
+    #[tokio::test] the_documented_rights_suffice_and_without_them_the_number_stays
 }

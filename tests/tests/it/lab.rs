@@ -4,6 +4,15 @@ use std::process::Command;
 
 #[test]
 fn the_lab_finds_every_promise_kept_where_memory_is_full() {
+    finds_every_promise_kept("fred");
+}
+
+#[test]
+fn the_lab_tries_the_other_client_as_well() {
+    finds_every_promise_kept("redis-rs");
+}
+
+fn finds_every_promise_kept(client: &str) {
     let output = Command::new(env!("CARGO_BIN_EXE_faults"))
         .args([
             "--fault",
@@ -13,6 +22,8 @@ fn the_lab_finds_every_promise_kept_where_memory_is_full() {
             "--seconds",
             "2",
             "--json",
+            "--client",
+            client,
         ])
         .output()
         .expect("the lab");
@@ -28,6 +39,7 @@ fn the_lab_says_what_is_wrong_with_its_options() {
     for args in [
         &["--fault", "nonsense"][..],
         &["--policy", "nonsense"],
+        &["--client", "nonsense"],
         &["--seconds", "0"],
         &["--nonsense"],
     ] {

@@ -9,7 +9,9 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::FailurePolicy;
 use tollgate_quota::{Change, PostgresSource, QuotaSource};
-use tollgate_tests::{Fault, FaultProxy, PostgresServer, RedisServer};
+use tollgate_tests::{
+    Fault, FaultProxy, PostgresServer, RedisClient, RedisServer, with_each_client,
+};
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
 use crate::faults::{DEADLINE, Load, Replica};
@@ -52,12 +54,11 @@ fn catch() -> (Lines, impl Sized) {
 }
 
 /// On one thread with all of its tasks, so that only its own lines are caught.
-#[tokio::test]
-async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
+async fn an_outage_is_told_when_it_starts_and_when_it_ends<S: RedisClient>() {
     let (lines, _caught) = catch();
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    let replica = Replica::start::<S>(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
     let built = lines.take();
     assert!(
         built.len() == 1 && built[0].contains("a day or longer to fill"),
@@ -115,4 +116,8 @@ async fn that_postgres_is_away_is_told_once() {
         told[1].contains("INFO") && told[1].contains("hears of"),
         "{told:#?}"
     );
+}
+
+with_each_client! {
+    #[tokio::test] an_outage_is_told_when_it_starts_and_when_it_ends
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tollgate::FailurePolicy;
-use tollgate_tests::{Fault, FaultProxy, RedisServer, free_port};
+use tollgate_tests::{Fault, FaultProxy, RedisClient, RedisServer, free_port, with_each_client};
 
 use crate::faults::{
     BACK_WITHIN, CAPACITY, DEADLINE, Load, REPLICAS, Replica, none_charged_twice, one_of_each,
@@ -13,10 +13,10 @@ use crate::faults::{
 
 const SPAN: Duration = Duration::from_millis(1_200);
 
-async fn survives_at_the_proxy(fault: Fault, most_late: u64) {
+async fn survives_at_the_proxy<S: RedisClient>(fault: Fault, most_late: u64) {
     let mut server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         SPAN,
@@ -37,49 +37,41 @@ async fn survives_at_the_proxy(fault: Fault, most_late: u64) {
     }
 }
 
-#[tokio::test]
-async fn connections_refused() {
-    survives_at_the_proxy(Fault::Refuse, 1).await;
+async fn connections_refused<S: RedisClient>() {
+    survives_at_the_proxy::<S>(Fault::Refuse, 1).await;
 }
 
-#[tokio::test]
-async fn connections_reset() {
-    survives_at_the_proxy(Fault::Reset, 1).await;
+async fn connections_reset<S: RedisClient>() {
+    survives_at_the_proxy::<S>(Fault::Reset, 1).await;
 }
 
 /// Late are those that were sent before the breaker opened, and no probe: their connection is given up.
-#[tokio::test]
-async fn a_black_hole_that_stays_open() {
-    survives_at_the_proxy(Fault::BlackHole, 8).await;
+async fn a_black_hole_that_stays_open<S: RedisClient>() {
+    survives_at_the_proxy::<S>(Fault::BlackHole, 8).await;
 }
 
 /// The script ran, the answer never came. Each probe runs as well.
-#[tokio::test]
-async fn replies_held_back() {
-    survives_at_the_proxy(Fault::HoldReplies, 15).await;
+async fn replies_held_back<S: RedisClient>() {
+    survives_at_the_proxy::<S>(Fault::HoldReplies, 15).await;
 }
 
-#[tokio::test]
-async fn replies_lost() {
-    survives_at_the_proxy(Fault::LoseReplies, 15).await;
+async fn replies_lost<S: RedisClient>() {
+    survives_at_the_proxy::<S>(Fault::LoseReplies, 15).await;
 }
 
-#[tokio::test]
-async fn replies_just_above_the_deadline() {
+async fn replies_just_above_the_deadline<S: RedisClient>() {
     let delay = DEADLINE + Duration::from_millis(20);
-    survives_at_the_proxy(Fault::DelayReplies(delay), 15).await;
+    survives_at_the_proxy::<S>(Fault::DelayReplies(delay), 15).await;
 }
 
-#[tokio::test]
-async fn reset_in_mid_reply() {
-    survives_at_the_proxy(Fault::CutReplies, 15).await;
+async fn reset_in_mid_reply<S: RedisClient>() {
+    survives_at_the_proxy::<S>(Fault::CutReplies, 15).await;
 }
 
-#[tokio::test]
-async fn a_server_that_is_stopped() {
+async fn a_server_that_is_stopped<S: RedisClient>() {
     let mut server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         SPAN,
@@ -90,11 +82,10 @@ async fn a_server_that_is_stopped() {
     none_charged_twice(&server, &outcome);
 }
 
-#[tokio::test]
-async fn a_server_that_is_killed_and_comes_back_empty() {
+async fn a_server_that_is_killed_and_comes_back_empty<S: RedisClient>() {
     let mut server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         SPAN,
@@ -111,11 +102,10 @@ async fn a_server_that_is_killed_and_comes_back_empty() {
     }
 }
 
-#[tokio::test]
-async fn a_script_cache_emptied_again_and_again() {
+async fn a_script_cache_emptied_again_and_again<S: RedisClient>() {
     let mut server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         Duration::ZERO,
@@ -136,8 +126,7 @@ async fn a_script_cache_emptied_again_and_again() {
     none_charged_twice(&server, &outcome);
 }
 
-#[tokio::test]
-async fn all_clients_killed() {
+async fn all_clients_killed<S: RedisClient>() {
     let mut server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let kill = |server: &RedisServer| {
@@ -146,7 +135,7 @@ async fn all_clients_killed() {
         kill.query::<i64>(&mut server.connection())
             .expect("CLIENT KILL");
     };
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         Duration::from_millis(300),
@@ -157,8 +146,7 @@ async fn all_clients_killed() {
     none_charged_twice(&server, &outcome);
 }
 
-#[tokio::test]
-async fn memory_reached_with_noeviction() {
+async fn memory_reached_with_noeviction<S: RedisClient>() {
     let mut server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let set = |server: &RedisServer, bytes: &str| {
@@ -167,7 +155,7 @@ async fn memory_reached_with_noeviction() {
         set.query::<()>(&mut server.connection())
             .expect("CONFIG SET");
     };
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         SPAN,
@@ -181,11 +169,10 @@ async fn memory_reached_with_noeviction() {
     none_charged_twice(&server, &outcome);
 }
 
-#[tokio::test]
-async fn a_server_that_sleeps() {
+async fn a_server_that_sleeps<S: RedisClient>() {
     let mut server = RedisServer::start_with(&["--enable-debug-command", "yes"]);
     let proxy = FaultProxy::start(server.port());
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         Duration::ZERO,
@@ -205,11 +192,10 @@ async fn a_server_that_sleeps() {
     none_charged_twice(&server, &outcome);
 }
 
-#[tokio::test]
-async fn a_server_that_is_busy_with_a_script() {
+async fn a_server_that_is_busy_with_a_script<S: RedisClient>() {
     let mut server = RedisServer::start_with(&["--busy-reply-threshold", "100"]);
     let proxy = FaultProxy::start(server.port());
-    let outcome = survives(
+    let outcome = survives::<S>(
         &mut server,
         &proxy,
         SPAN,
@@ -236,12 +222,11 @@ async fn a_server_that_is_busy_with_a_script() {
 }
 
 /// One second away, one second there: a local bucket is handed out once, not with each outage.
-#[tokio::test]
-async fn flapping_gives_no_new_bursts() {
+async fn flapping_gives_no_new_bursts<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let local = FailurePolicy::local(REPLICAS);
-    let replica = Replica::start(&proxy.url(), local, DEADLINE).await;
+    let replica = Replica::start::<S>(&proxy.url(), local, DEADLINE).await;
     let load = Load::start(&replica, Duration::from_millis(2));
     for _ in 0..5 {
         proxy.set(Fault::Refuse);
@@ -263,11 +248,10 @@ async fn flapping_gives_no_new_bursts() {
     assert!(proxy.connections() <= 50, "{}", proxy.connections());
 }
 
-#[tokio::test]
-async fn refused_from_the_start() {
+async fn refused_from_the_start<S: RedisClient>() {
     let port = free_port();
     let start = Instant::now();
-    let replicas = one_of_each(&format!("redis://127.0.0.1:{port}")).await;
+    let replicas = one_of_each::<S>(&format!("redis://127.0.0.1:{port}")).await;
     assert!(
         start.elapsed() < Duration::from_secs(3),
         "{:?}",
@@ -288,11 +272,10 @@ async fn refused_from_the_start() {
     }
 }
 
-#[tokio::test]
-async fn silent_from_the_start() {
+async fn silent_from_the_start<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start_with(server.port(), Fault::BlackHole);
-    let replicas = one_of_each(&proxy.url()).await;
+    let replicas = one_of_each::<S>(&proxy.url()).await;
     for replica in &replicas {
         let load = Load::start(replica, Duration::from_millis(10));
         sleep(Duration::from_millis(200)).await;
@@ -306,4 +289,24 @@ async fn silent_from_the_start() {
         let back = replica.is_back(up).await;
         assert!(back < BACK_WITHIN, "{}: {back:?}", replica.policy);
     }
+}
+
+with_each_client! {
+    #[tokio::test] connections_refused
+    #[tokio::test] connections_reset
+    #[tokio::test] a_black_hole_that_stays_open
+    #[tokio::test] replies_held_back
+    #[tokio::test] replies_lost
+    #[tokio::test] replies_just_above_the_deadline
+    #[tokio::test] reset_in_mid_reply
+    #[tokio::test] a_server_that_is_stopped
+    #[tokio::test] a_server_that_is_killed_and_comes_back_empty
+    #[tokio::test] a_script_cache_emptied_again_and_again
+    #[tokio::test] all_clients_killed
+    #[tokio::test] memory_reached_with_noeviction
+    #[tokio::test] a_server_that_sleeps
+    #[tokio::test] a_server_that_is_busy_with_a_script
+    #[tokio::test] flapping_gives_no_new_bursts
+    #[tokio::test] refused_from_the_start
+    #[tokio::test] silent_from_the_start
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tollgate::FailurePolicy;
-use tollgate_tests::{Fault, FaultProxy, RedisServer};
+use tollgate_tests::{Fault, FaultProxy, RedisClient, RedisServer, with_each_client};
 
 use crate::faults::{BACK_WITHIN, DEADLINE, Load, Replica, one_of_each};
 
@@ -26,23 +26,21 @@ fn most_attempts(span: Duration) -> u64 {
     10 + 2 * span.as_secs()
 }
 
-#[tokio::test]
-async fn a_demoted_primary_is_left_although_it_keeps_its_connections() {
+async fn a_demoted_primary_is_left_although_it_keeps_its_connections<S: RedisClient>() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
-    is_left_for(&old, &new, new.port()).await;
+    is_left_for::<S>(&old, &new, new.port()).await;
 }
 
 /// It answers MASTERDOWN to everything then, instead of READONLY to writes.
-#[tokio::test]
-async fn a_demoted_primary_that_may_not_answer_from_old_data_is_left_as_well() {
+async fn a_demoted_primary_that_may_not_answer_from_old_data_is_left_as_well<S: RedisClient>() {
     let old = RedisServer::start_with(&["--replica-serve-stale-data", "no"]);
-    is_left_for(&old, &RedisServer::start(), 1).await;
+    is_left_for::<S>(&old, &RedisServer::start(), 1).await;
 }
 
 /// The old server becomes a replica of whatever listens on `primary`, and new connections lead to the new.
-async fn is_left_for(old: &RedisServer, new: &RedisServer, primary: u16) {
+async fn is_left_for<S: RedisClient>(old: &RedisServer, new: &RedisServer, primary: u16) {
     let proxy = FaultProxy::start(old.port());
-    let replicas = one_of_each(&proxy.url()).await;
+    let replicas = one_of_each::<S>(&proxy.url()).await;
     for replica in &replicas {
         replica.shared().await;
     }
@@ -62,11 +60,10 @@ async fn is_left_for(old: &RedisServer, new: &RedisServer, primary: u16) {
     }
 }
 
-#[tokio::test]
-async fn a_server_that_stays_read_only_is_not_stormed() {
+async fn a_server_that_stays_read_only_is_not_stormed<S: RedisClient>() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    let replica = Replica::start::<S>(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
     replica.shared().await;
     run(&server, &["REPLICAOF", "127.0.0.1", "1"]);
     let (before, span) = (proxy.connections(), Duration::from_secs(3));
@@ -80,11 +77,10 @@ async fn a_server_that_stays_read_only_is_not_stormed() {
     load.stop().await.keeps_to("open");
 }
 
-#[tokio::test]
-async fn a_moved_address_is_followed() {
+async fn a_moved_address_is_followed<S: RedisClient>() {
     let (mut old, new) = (RedisServer::start(), RedisServer::start());
     let proxy = FaultProxy::start(old.port());
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Closed, DEADLINE).await;
+    let replica = Replica::start::<S>(&proxy.url(), FailurePolicy::Closed, DEADLINE).await;
     replica.shared().await;
     proxy.retarget(new.port());
     old.kill();
@@ -93,8 +89,7 @@ async fn a_moved_address_is_followed() {
     assert!(replica.charged(&new) > 0);
 }
 
-#[tokio::test]
-async fn a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back() {
+async fn a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back<S: RedisClient>() {
     let server = RedisServer::start();
     let rights = ["~tg:*", "+evalsha", "+script|load", "+get", "+set", "+pttl"];
     let set_password = |password: &str| {
@@ -105,7 +100,7 @@ async fn a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back() {
     set_password(">secret");
     let proxy = FaultProxy::start(server.port());
     let url = format!("redis://limiter:secret@127.0.0.1:{}", proxy.port());
-    let replicas = one_of_each(&url).await;
+    let replicas = one_of_each::<S>(&url).await;
     for replica in &replicas {
         replica.shared().await;
     }
@@ -132,20 +127,18 @@ async fn a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back() {
     }
 }
 
-#[tokio::test]
-async fn a_server_that_refuses_is_not_stormed() {
-    is_not_stormed(Fault::Reset).await;
+async fn a_server_that_refuses_is_not_stormed<S: RedisClient>() {
+    is_not_stormed::<S>(Fault::Reset).await;
 }
 
-#[tokio::test]
-async fn a_server_that_is_silent_is_not_stormed() {
-    is_not_stormed(Fault::BlackHole).await;
+async fn a_server_that_is_silent_is_not_stormed<S: RedisClient>() {
+    is_not_stormed::<S>(Fault::BlackHole).await;
 }
 
-async fn is_not_stormed(fault: Fault) {
+async fn is_not_stormed<S: RedisClient>(fault: Fault) {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
-    let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
+    let replica = Replica::start::<S>(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
     replica.shared().await;
     let load = Load::start(&replica, Duration::from_millis(2));
     proxy.set(fault);
@@ -154,4 +147,14 @@ async fn is_not_stormed(fault: Fault) {
     let attempts = proxy.connections() - before;
     assert!((1..=most_attempts(span)).contains(&attempts), "{attempts}");
     load.stop().await.keeps_to("open");
+}
+
+with_each_client! {
+    #[tokio::test] a_demoted_primary_is_left_although_it_keeps_its_connections
+    #[tokio::test] a_demoted_primary_that_may_not_answer_from_old_data_is_left_as_well
+    #[tokio::test] a_server_that_stays_read_only_is_not_stormed
+    #[tokio::test] a_moved_address_is_followed
+    #[tokio::test] a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back
+    #[tokio::test] a_server_that_refuses_is_not_stormed
+    #[tokio::test] a_server_that_is_silent_is_not_stormed
 }

@@ -3,15 +3,13 @@
 use std::time::{Duration, SystemTime};
 
 use tokio::task::JoinSet;
-use tollgate_core::Store;
-use tollgate_tests::{RedisServer, check, quota};
+use tollgate_tests::{RedisClient, RedisServer, check, quota, with_each_client};
 
-use crate::support::{decide, remaining, store};
+use crate::support::{decide, remaining, store_of};
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_emptied_script_cache_under_load_fails_nobody() {
+async fn an_emptied_script_cache_under_load_fails_nobody<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let hourly = quota(1_000, "1/h");
     assert!(decide(&store, check("a", hourly, 1)).await.is_allowed());
     let loads = server.calls("script|load");
@@ -31,10 +29,9 @@ async fn an_emptied_script_cache_under_load_fails_nobody() {
     assert!((1..=5).contains(&loads), "{loads} loads for 100 calls");
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn checks_that_are_cancelled_while_the_script_loads_leave_nobody_stuck() {
+async fn checks_that_are_cancelled_while_the_script_loads_leave_nobody_stuck<S: RedisClient>() {
     let server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     for round in 0..20 {
         redis::cmd("SCRIPT")
             .arg("FLUSH")
@@ -56,10 +53,9 @@ async fn checks_that_are_cancelled_while_the_script_loads_leave_nobody_stuck() {
     }
 }
 
-#[tokio::test]
-async fn a_redis_that_restarted_empty_is_used_again_by_itself() {
+async fn a_redis_that_restarted_empty_is_used_again_by_itself<S: RedisClient>() {
     let mut server = RedisServer::start();
-    let store = store(&server).await;
+    let store = store_of::<S>(&server).await;
     let hourly = quota(10, "1/h");
     assert!(decide(&store, check("a", hourly, 1)).await.is_allowed());
     server.restart();
@@ -75,4 +71,10 @@ async fn a_redis_that_restarted_empty_is_used_again_by_itself() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     };
     assert_eq!(remaining(&decision.limits[0]), 9);
+}
+
+with_each_client! {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] an_emptied_script_cache_under_load_fails_nobody
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] checks_that_are_cancelled_while_the_script_loads_leave_nobody_stuck
+    #[tokio::test] a_redis_that_restarted_empty_is_used_again_by_itself
 }

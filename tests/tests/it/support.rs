@@ -4,19 +4,23 @@ use std::time::Duration;
 
 use tollgate_core::{Check, Decision, LimitDecision, Store, Wait};
 use tollgate_redis::RedisStore;
-use tollgate_tests::RedisServer;
+use tollgate_tests::{RedisClient, RedisServer};
 
 /// A store with a deadline that a busy machine meets as well.
 pub(crate) async fn store(server: &RedisServer) -> RedisStore {
-    let builder = RedisStore::builder(&server.url()).strict(true);
+    store_of(server).await
+}
+
+/// The same, through any library.
+pub(crate) async fn store_of<S: RedisClient>(server: &RedisServer) -> S {
+    let builder = S::builder(&server.url()).strict(true);
     let builder = builder.deadline(Duration::from_secs(10));
-    builder
-        .connect()
+    S::open(builder)
         .await
         .expect("a store on the test's own Redis")
 }
 
-pub(crate) async fn decide(store: &RedisStore, check: Check) -> Decision {
+pub(crate) async fn decide(store: &impl Store, check: Check) -> Decision {
     store.check(check).await.expect("a decision")
 }
 

@@ -10,9 +10,10 @@ use tollgate_tests::{Answer, Fault as Network, FaultProxy, RedisServer, StubServ
 
 use crate::{
     BoxError,
+    client::Client,
     fault::Kind,
     policy::Policy,
-    replica::{self, REPLICAS, Replica},
+    replica::{self, REPLICAS, Replica, Role},
     tenants::{AUDITED, TENANTS},
 };
 
@@ -42,7 +43,7 @@ enum Other {
 }
 
 impl Bench {
-    pub(crate) fn start(kind: Kind, policy: Policy) -> Result<Self, BoxError> {
+    pub(crate) fn start(kind: Kind, policy: Policy, client: Client) -> Result<Self, BoxError> {
         let redis = RedisServer::start();
         let mut admin = None;
         let mut login = "";
@@ -67,11 +68,16 @@ impl Bench {
         let proxy = FaultProxy::start_with(redis.port(), at_first);
         let url = format!("redis://{login}127.0.0.1:{}", proxy.port());
         let logs = tempfile::tempdir()?;
+        let role = Role {
+            redis: url,
+            policy,
+            client,
+        };
         let replicas = thread::scope(|scope| {
             let starting: Vec<_> = (0..REPLICAS)
                 .map(|number| {
-                    let (url, log) = (&url, logs.path().join(number.to_string()));
-                    scope.spawn(move || replica::spawn(url, policy, log))
+                    let (role, log) = (&role, logs.path().join(number.to_string()));
+                    scope.spawn(move || replica::spawn(role, log))
                 })
                 .collect();
             // All of them, before the first error counts.

@@ -19,6 +19,7 @@ use std::{
 use tokio::runtime::Runtime;
 
 mod bench;
+mod client;
 mod fault;
 mod load;
 mod policy;
@@ -29,6 +30,7 @@ mod tenants;
 mod verdict;
 
 use self::{
+    client::Client,
     fault::{FAULTS, Fault},
     policy::Policy,
     run::Progress,
@@ -47,6 +49,7 @@ Usage: cargo run --release -p tollgate-tests --bin faults -- [OPTIONS]
 
 Options:
   --fault NAME    only this fault; may be repeated (default: all)
+  --client NAME   the client library of the replicas: fred (default) or redis-rs
   --policy NAME   only this policy: open, closed or local; may be repeated (default: all)
   --list          print the faults
   --seconds S     let each fault last S seconds, from 2 to 120 (default 4)
@@ -64,6 +67,7 @@ Exits with 1 if a promise was broken, and with 2 if the lab could not run.
 struct Options {
     faults: Vec<Fault>,
     policies: Vec<Policy>,
+    client: Client,
     length: Duration,
     full: bool,
     json: bool,
@@ -82,8 +86,8 @@ fn main() -> ExitCode {
 fn start() -> Result<ExitCode, BoxError> {
     // This program is also the replica: see `replica::spawn`.
     if let Some(role) = replica::role() {
-        let (redis, policy) = role?;
-        Runtime::new()?.block_on(replica::serve(&redis, policy))?;
+        let role = role?;
+        Runtime::new()?.block_on(replica::serve(&role))?;
         return Ok(ExitCode::SUCCESS);
     }
     let Some(options) = options()? else {
@@ -145,7 +149,8 @@ fn try_all(fault: &Fault, options: &Options, runtime: &Runtime) -> Result<Vec<Ve
             .map(|(&policy, progress)| {
                 let handle = runtime.handle();
                 scope.spawn(move || {
-                    let observed = run::run(fault, policy, length, handle, progress)?;
+                    let client = options.client;
+                    let observed = run::run(fault, policy, client, length, handle, progress)?;
                     Ok(Verdict::new(fault, policy, &observed))
                 })
             })
@@ -190,6 +195,7 @@ fn options() -> Result<Option<Options>, BoxError> {
     let mut options = Options {
         faults: Vec::new(),
         policies: Vec::new(),
+        client: Client::Fred,
         length: Duration::from_secs(4),
         full: false,
         json: false,
@@ -199,6 +205,7 @@ fn options() -> Result<Option<Options>, BoxError> {
         match arg {
             Long("fault") => options.faults.push(named(&args.value()?.string()?)?),
             Long("policy") => options.policies.push(args.value()?.parse()?),
+            Long("client") => options.client = args.value()?.parse()?,
             Long("seconds") => {
                 let seconds = args.value()?.parse()?;
                 if !(2..=120).contains(&seconds) {

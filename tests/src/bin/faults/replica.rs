@@ -18,12 +18,14 @@ use axum::{
 };
 use tokio::net::TcpListener;
 use tollgate::{
-    CostRouter, FailurePolicy, Limiter, Metrics, Quota, Quotas, RateLimitLayer, RedisStore,
-    costs::routing::get,
+    CostRouter, FailurePolicy, Limiter, Metrics, Quota, Quotas, RateLimitLayer, RedisRsStore,
+    RedisStore, costs::routing::get,
 };
+use tollgate_tests::RedisClient;
 
 use crate::{
     BoxError, DEADLINE,
+    client::Client,
     policy::Policy,
     tenants::{Profile, TENANTS},
 };
@@ -31,8 +33,17 @@ use crate::{
 /// How many there are, and what each is told that there are.
 pub(crate) const REPLICAS: u32 = 3;
 
+/// What a replica is told.
+#[derive(Debug)]
+pub(crate) struct Role {
+    pub(crate) redis: String,
+    pub(crate) policy: Policy,
+    pub(crate) client: Client,
+}
+
 /// Names the Redis; where it is set, the program is a replica.
 const ROLE: &str = "TOLLGATE_FAULT_LAB_REPLICA_OF";
+const CLIENT: &str = "TOLLGATE_FAULT_LAB_CLIENT";
 const POLICY: &str = "TOLLGATE_FAULT_LAB_POLICY";
 
 /// A running replica; killed when dropped.
@@ -44,10 +55,11 @@ pub(crate) struct Replica {
 }
 
 /// Starts a replica that logs into `log`, and waits for its address.
-pub(crate) fn spawn(redis: &str, policy: Policy, log: PathBuf) -> Result<Replica, BoxError> {
+pub(crate) fn spawn(role: &Role, log: PathBuf) -> Result<Replica, BoxError> {
     let mut process = Command::new(env::current_exe()?)
-        .env(ROLE, redis)
-        .env(POLICY, policy.as_str())
+        .env(ROLE, &role.redis)
+        .env(CLIENT, role.client.as_str())
+        .env(POLICY, role.policy.as_str())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(fs::File::create(&log)?)
@@ -95,14 +107,25 @@ impl Drop for Replica {
     }
 }
 
-/// The Redis and the policy, if this process is to be a replica.
-pub(crate) fn role() -> Option<Result<(String, Policy), BoxError>> {
-    let url = env::var(ROLE).ok()?;
-    let policy = env::var(POLICY).map_err(BoxError::from);
-    Some(policy.and_then(|policy| Ok((url, policy.parse()?))))
+/// What this process is told, if it is to be a replica.
+pub(crate) fn role() -> Option<Result<Role, BoxError>> {
+    let redis = env::var(ROLE).ok()?;
+    let rest = || Ok((env::var(POLICY)?.parse()?, env::var(CLIENT)?.parse()?));
+    Some(rest().map(|(policy, client)| Role {
+        redis,
+        policy,
+        client,
+    }))
 }
 
-pub(crate) async fn serve(redis: &str, policy: Policy) -> Result<(), BoxError> {
+pub(crate) async fn serve(role: &Role) -> Result<(), BoxError> {
+    match role.client {
+        Client::Fred => serve_through::<RedisStore>(role).await,
+        Client::RedisRs => serve_through::<RedisRsStore>(role).await,
+    }
+}
+
+async fn serve_through<S: RedisClient>(role: &Role) -> Result<(), BoxError> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(false)
@@ -113,10 +136,10 @@ pub(crate) async fn serve(redis: &str, policy: Policy) -> Result<(), BoxError> {
             quotas.tenant(profile.name, profile.quota())
         });
     let metrics = Metrics::new();
-    let limiter = Limiter::builder(RedisStore::connect(redis).await?)
+    let limiter = Limiter::builder(S::open(S::builder(&role.redis)).await?)
         .quotas(quotas)
         .deadline(DEADLINE)
-        .on_store_failure(match policy {
+        .on_store_failure(match role.policy {
             Policy::Open => FailurePolicy::Open,
             Policy::Closed => FailurePolicy::Closed,
             Policy::Local => FailurePolicy::local(REPLICAS),

@@ -12,6 +12,7 @@ use tokio::{runtime::Handle, time::Instant};
 use crate::{
     BoxError,
     bench::{Bench, STEP},
+    client::Client,
     fault::Fault,
     load::{By, Load, Outcome, Sample},
     policy::Policy,
@@ -48,6 +49,7 @@ pub(crate) struct Observed {
 pub(crate) fn run(
     fault: &Fault,
     policy: Policy,
+    client: Client,
     length: Duration,
     runtime: &Handle,
     progress: &Progress,
@@ -59,7 +61,7 @@ pub(crate) fn run(
     };
     say("starting", None);
     let starting = Instant::now();
-    let mut bench = Bench::start(fault.kind, policy)?;
+    let mut bench = Bench::start(fault.kind, policy, client)?;
     let start = starting.elapsed();
     let addresses = bench.replicas.iter().map(|replica| replica.address());
     let load = Load::start(runtime, addresses.collect());
