@@ -18,3 +18,8 @@ pub use self::{
     script::{Script, adjust_argv, argv},
     stub_server::{Answer, StubServer},
 };
+
+/// Its programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/quotas.md")]
+struct QuotasPage;
