@@ -133,11 +133,10 @@ async fn ask_database(book: QuotaBook, url: &str) -> Result<QuotaBook, Box<dyn E
 }
 
 #[cfg(not(feature = "postgres"))]
-#[expect(clippy::unused_async, reason = "as with the feature")]
 async fn ask_database(_: QuotaBook, _: &str) -> Result<QuotaBook, Box<dyn Error>> {
     Err(
         "DATABASE_URL is set, and this program is built without Postgres: \
-         build it with `cargo run --example quickstart --features postgres`"
+         run it with `cargo run --example quickstart --features postgres`"
             .into(),
     )
 }
