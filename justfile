@@ -21,9 +21,9 @@ lint:
 doc:
     cargo doc --workspace --no-deps --open
 
-# the service to copy
-quickstart:
-    cargo run --example quickstart
+# the service to copy: `just quickstart --features postgres` asks a database, too
+quickstart *ARGS:
+    cargo run --example quickstart {{ARGS}}
 
 # the proof that anyone can watch
 fleet *ARGS:

@@ -1,12 +1,15 @@
-//! A service to copy: JSON Web Tokens, two tiers, costs next to the routes.
+//! A service to copy: JSON Web Tokens, tiers, costs next to the routes, limits that change while it runs.
 //!
 //! ```text
 //! cargo run --example quickstart
+//! LIMITS_FILE=examples/limits.toml cargo run --example quickstart
 //! ```
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
 //! | `REDIS_URL` | the Redis that all replicas share | none: buckets are in this process |
+//! | `LIMITS_FILE` | limits and tiers, read again when the file changes | two tiers, written below |
+//! | `DATABASE_URL` | the Postgres whose tables say more about single tenants (with `--features postgres`) | none |
 //! | `JWT_SECRET` | the key of HS256 signatures | a well-known one, for trying out |
 //! | `LISTEN_ADDR` | where to listen | `127.0.0.1:3000` |
 //! | `RUST_LOG` | what to log, such as `tollgate=debug` | `info` |
@@ -14,6 +17,7 @@
 use std::{
     env,
     error::Error,
+    future::pending,
     process::ExitCode,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -28,9 +32,11 @@ use axum::{
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation, decode, encode};
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
+#[cfg(unix)]
+use tokio::signal::unix;
 use tollgate::{
-    CostRouter, FailurePolicy, Limiter, MemoryStore, Metrics, Quota, Quotas, RateLimitLayer,
-    RedisStore, Tenant,
+    CostRouter, FailurePolicy, Limiter, LimitsFile, MemoryStore, Metrics, Quota, QuotaBook, Quotas,
+    RateLimitLayer, RedisStore, Tenant,
     costs::{
         CostMethodRouter,
         routing::{get, post},
@@ -62,7 +68,8 @@ async fn run() -> Result<(), Box<dyn Error>> {
     // Who may spend how much, what happens without Redis, and who counts.
     let metrics = Metrics::new();
     let builder = if let Some(url) = variable("REDIS_URL") {
-        Limiter::builder(RedisStore::connect(&url).await?)
+        let store = RedisStore::connect(&url).await;
+        Limiter::builder(store.map_err(|error| format!("REDIS_URL: {error}"))?)
     } else {
         println!(
             "REDIS_URL is not set: buckets are in this process, and other replicas do not see them."
@@ -70,11 +77,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         Limiter::builder(MemoryStore::new())
     };
     let limiter = builder
-        .quotas(
-            Quotas::new(Quota::new(20, "2/s")?)
-                .tier("free", Quota::new(20, "2/s")?)
-                .tier("pro", Quota::new(200, "50/s")?),
-        )
+        .quotas(quotas().await?)
         .on_store_failure(FailurePolicy::Open)
         .observer(metrics.clone())
         .build()?;
@@ -84,7 +87,7 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .route("/reports/export", post(export_report).cost(10))
         .route("/healthz", get(|| async { "ok" }).exempt())
         .route("/metrics", CostMethodRouter::from(metrics.route()).exempt())
-        .layer(RateLimitLayer::new(limiter))
+        .layer(RateLimitLayer::new(limiter.clone()))
         .layer(middleware::from_fn_with_state(
             DecodingKey::from_secret(secret.as_bytes())?,
             authenticate,
@@ -96,9 +99,46 @@ async fn run() -> Result<(), Box<dyn Error>> {
         .map_err(|error| format!("cannot listen on {address} (LISTEN_ADDR): {error}"))?;
     print_how_to_try(&listener.local_addr()?.to_string(), &secret)?;
     axum::serve(listener, app)
-        .with_graceful_shutdown(interrupted())
+        .with_graceful_shutdown(told_to_stop())
         .await?;
+    // Tokens that were claimed ahead and not spent go back to the others.
+    limiter.shutdown().await;
     Ok(())
+}
+
+/// Who may spend how much: what the limits file says, or else two tiers; and of single tenants, what the
+/// database says.
+async fn quotas() -> Result<QuotaBook, Box<dyn Error>> {
+    let book = if let Some(path) = variable("LIMITS_FILE") {
+        let file = LimitsFile::open(path);
+        QuotaBook::from(file.map_err(|error| format!("LIMITS_FILE: {error}"))?)
+    } else {
+        QuotaBook::new(
+            Quotas::new(Quota::new(20, "2/s")?)
+                .tier("free", Quota::new(20, "2/s")?)
+                .tier("pro", Quota::new(200, "50/s")?),
+        )
+    };
+    match variable("DATABASE_URL") {
+        Some(url) => ask_database(book, &url).await,
+        None => Ok(book),
+    }
+}
+
+/// Its tables are made once, by `crates/tollgate-quota/migrations/0001_tollgate.sql`.
+#[cfg(feature = "postgres")]
+async fn ask_database(book: QuotaBook, url: &str) -> Result<QuotaBook, Box<dyn Error>> {
+    let source = tollgate::PostgresSource::connect(url).await;
+    Ok(book.source(source.map_err(|error| format!("DATABASE_URL: {error}"))?))
+}
+
+#[cfg(not(feature = "postgres"))]
+async fn ask_database(_: QuotaBook, _: &str) -> Result<QuotaBook, Box<dyn Error>> {
+    Err(
+        "DATABASE_URL is set, and this program is built without Postgres: \
+         run it with `cargo run --example quickstart --features postgres`"
+            .into(),
+    )
 }
 
 /// An environment variable that is set, and not to nothing.
@@ -185,7 +225,25 @@ fn print_how_to_try(address: &str, secret: &str) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-async fn interrupted() {
-    // An error means that no signal can be heard; then the process runs until it is killed.
-    let _ = tokio::signal::ctrl_c().await;
+/// Ctrl-C, or what Kubernetes and others send before they kill.
+async fn told_to_stop() {
+    // An error means that this signal cannot be heard; then the other one is waited for.
+    let interrupt = async {
+        if tokio::signal::ctrl_c().await.is_err() {
+            pending().await
+        }
+    };
+    #[cfg(unix)]
+    let terminate = async {
+        match unix::signal(unix::SignalKind::terminate()) {
+            Ok(mut signal) => signal.recv().await,
+            Err(_) => pending().await,
+        };
+    };
+    #[cfg(not(unix))]
+    let terminate = pending::<()>();
+    tokio::select! {
+        () = interrupt => {}
+        () = terminate => {}
+    }
 }

@@ -20,3 +20,8 @@ pub use self::{
     script::{Script, adjust_argv, argv},
     stub_server::{Answer, StubServer},
 };
+
+/// Its programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/quotas.md")]
+struct QuotasPage;

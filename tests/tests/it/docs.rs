@@ -1,12 +1,21 @@
 //! What the documents tell people to run does what they say.
 
-use std::{fs, path::Path, process::Command};
+use std::{fs, path::Path, process::Command, time::Duration};
 
-use tollgate_core::{Adjustment, Store};
+use serde_json::Value;
+use tokio::time::timeout;
+use tollgate_core::{Adjustment, LimitName, Store};
+use tollgate_quota::{Allowance, Change, HttpSource, LimitsFile, PostgresSource, QuotaSource};
 use tollgate_redis::RedisStore;
-use tollgate_tests::{RedisServer, Script, change, check, quota};
+use tollgate_tests::{PostgresServer, RedisServer, Script, change, check, quota};
+use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
 
 const LUA_MD: &str = include_str!("../../../docs/lua.md");
+const QUOTAS_MD: &str = include_str!("../../../docs/quotas.md");
+const README: &str = include_str!("../../../README.md");
+
+/// Nothing takes so long, on a busy machine either.
+const LONG: Duration = Duration::from_secs(20);
 
 /// The fenced block with just this info string, of which there is one, and the text after it.
 fn block<'a>(text: &'a str, info: &str) -> (&'a str, &'a str) {
@@ -15,6 +24,14 @@ fn block<'a>(text: &'a str, info: &str) -> (&'a str, &'a str) {
     let (block, after) = from.split_once("\n```").expect("a closing fence");
     assert!(!after.contains(&fence), "two blocks of {info}");
     (block, after)
+}
+
+/// All fenced blocks with just this info string.
+fn blocks<'a>(text: &'a str, info: &str) -> Vec<&'a str> {
+    let fence = format!("\n```{info}\n");
+    let rests = text.split(&fence).skip(1);
+    let block = |rest: &'a str| rest.split_once("\n```").expect("a closing fence").0;
+    rests.map(block).collect()
 }
 
 /// A Python that has redis-py: Debian's, or the first in the PATH.
@@ -111,4 +128,72 @@ async fn the_acl_line_is_all_that_the_store_needs() {
     let back = change("a", "default", quota(1, "1/h"), 1, 0);
     let adjusted = store.adjust(Adjustment::new(vec![back]).expect("an adjustment"));
     assert_eq!(adjusted.await.expect("carried out"), [1]);
+}
+
+#[test]
+fn the_limits_file_of_the_readme_is_valid() {
+    let blocks = blocks(README, "toml");
+    let file = blocks.iter().find(|it| it.starts_with("[limits."));
+    let parsed = LimitsFile::parse(file.expect("such a block"), "README.md");
+    assert_eq!(parsed.expect("valid").quotas.limits().len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_statements_of_the_page_on_quotas_run() {
+    let [rows, query, trigger] = blocks(QUOTAS_MD, "sql")[..] else {
+        panic!("three blocks");
+    };
+    let server = PostgresServer::start();
+    server
+        .run(PostgresSource::SCHEMA)
+        .expect("the schema applies");
+    server.run(rows).expect("the rows of our tables");
+    let builder = || PostgresSource::builder(&server.url()).timeout(LONG);
+    let source = builder().connect().await.expect("a source");
+    let acme = source.load("acme", None).await.expect("an answer");
+    let acme = acme.expect("known");
+    let reports = LimitName::new("reports").expect("a name");
+    assert_eq!(acme.tier.as_deref(), Some("pro"));
+    assert_eq!(acme.limits[&reports].largest_cost(), 100);
+    let page = source.load("status-page", None).await.expect("an answer");
+    let page = page.expect("known").limits;
+    assert_eq!(page[&LimitName::default()], Allowance::Unlimited);
+
+    server
+        .run("CREATE TABLE customers (id bigint, plan text, burst bigint, per_minute bigint)")
+        .expect("a table of the user's own");
+    server.run(trigger).expect("the trigger");
+    let source = builder().query(query).connect().await.expect("a source");
+    let mut changes = source.changes().expect("it listens");
+    server
+        .run("INSERT INTO customers VALUES (7, 'pro', 50, 600)")
+        .expect("a row");
+    let told = async { while changes.recv().await != Ok(Change::Tenant("7".into())) {} };
+    timeout(LONG, told).await.expect("the change is told");
+    let seven = source.load("7", None).await.expect("an answer");
+    let seven = seven.expect("known");
+    assert_eq!(seven.tier.as_deref(), Some("pro"));
+    assert_eq!(
+        seven.limits[&LimitName::default()],
+        quota(50, "10/s").into()
+    );
+    assert_eq!(source.load("acme", None).await.expect("an answer"), None);
+}
+
+#[tokio::test]
+async fn the_account_of_the_page_on_quotas_is_read() {
+    let (json, _) = block(QUOTAS_MD, "json");
+    let json: Value = serde_json::from_str(json).expect("JSON");
+    let server = MockServer::start().await;
+    Mock::given(path("/v1/tenants/acme"))
+        .respond_with(ResponseTemplate::new(200).set_body_json(json))
+        .mount(&server)
+        .await;
+    let builder = HttpSource::builder(format!("{}/v1", server.uri())).timeout(LONG);
+    let source = builder.build().expect("a source");
+    let acme = source.load("acme", None).await.expect("an answer");
+    let acme = acme.expect("known");
+    assert_eq!(acme.tier.as_deref(), Some("pro"));
+    assert_eq!(acme.shards.map(u8::from), Some(4));
+    assert_eq!(acme.limits.len(), 4);
 }

@@ -1,12 +1,15 @@
 //! The examples do what they print.
 
 use std::{
+    fs,
     io::{BufRead, BufReader},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    thread::sleep,
+    time::Duration,
 };
 
-use tollgate_tests::RedisServer;
+use tollgate_tests::{PostgresServer, RedisServer};
 
 /// An example, built by the same `cargo test` that built this test.
 fn example(name: &str) -> Command {
@@ -34,15 +37,20 @@ impl Drop for Running {
     }
 }
 
-/// Starts the quickstart and returns the `curl` lines that it prints, free tier first.
-fn quickstart(redis: Option<&str>) -> (Running, Vec<String>) {
+/// The quickstart with these variables, and no others that it knows.
+fn command(variables: &[(&str, &str)]) -> Command {
     let mut command = example("quickstart");
+    for name in ["REDIS_URL", "LIMITS_FILE", "DATABASE_URL", "JWT_SECRET"] {
+        command.env_remove(name);
+    }
+    command.env("LISTEN_ADDR", "127.0.0.1:0");
+    command.envs(variables.iter().copied());
     command
-        .env("LISTEN_ADDR", "127.0.0.1:0")
-        .env_remove("REDIS_URL")
-        .env_remove("JWT_SECRET");
-    command.envs(redis.map(|url| ("REDIS_URL", url)));
-    let mut child = command
+}
+
+/// Starts the quickstart and returns the `curl` lines that it prints, free tier first.
+fn quickstart(variables: &[(&str, &str)]) -> (Running, Vec<String>) {
+    let mut child = command(variables)
         .stdout(Stdio::piped())
         .spawn()
         .expect("the quickstart");
@@ -73,7 +81,7 @@ fn sh(line: &str) -> String {
 
 #[test]
 fn the_printed_curl_lines_show_200s_and_then_a_429() {
-    let (_quickstart, curls) = quickstart(None);
+    let (_quickstart, curls) = quickstart(&[]);
     for (curl, capacity) in curls.iter().zip([20, 200]) {
         // Each takes 10 of the capacity.
         for _ in 0..capacity / 10 {
@@ -121,14 +129,125 @@ fn the_printed_curl_lines_show_200s_and_then_a_429() {
 #[test]
 fn two_quickstarts_on_one_redis_share_the_limit() {
     let redis = RedisServer::start();
-    let (_one, one) = quickstart(Some(&redis.url()));
-    let (_two, two) = quickstart(Some(&redis.url()));
+    let (_one, one) = quickstart(&[("REDIS_URL", &redis.url())]);
+    let (_two, two) = quickstart(&[("REDIS_URL", &redis.url())]);
     // 20 tokens, 10 a time, 2 a second back: the third within 5 s does not fit.
     let statuses: Vec<_> = [&one, &two, &one]
         .iter()
         .map(|curls| sh(&curls[0])[9..12].to_owned())
         .collect();
     assert_eq!(statuses, ["200", "200", "429"]);
+}
+
+/// Asks until the answer is from a bucket of this capacity.
+fn wait_for_capacity(curl: &str, capacity: u64) {
+    let header = format!("x-ratelimit-limit: {capacity}\r\n");
+    for _ in 0..400 {
+        if sh(curl).contains(&header) {
+            return;
+        }
+        sleep(Duration::from_millis(50));
+    }
+    panic!("still not {header}: {}", sh(curl));
+}
+
+#[test]
+fn the_quickstart_takes_limits_from_a_file_and_sees_it_change() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let file = dir.path().join("limits.toml");
+    let write = |capacity: u64| {
+        let text = format!(
+            "[limits.default]\nquota = \"30/s\"\n[tiers.pro]\ndefault = {{ capacity = {capacity}, rate = \"30/s\" }}\n"
+        );
+        fs::write(&file, text).expect("written");
+    };
+    write(300);
+    let (_quickstart, curls) = quickstart(&[("LIMITS_FILE", file.to_str().expect("UTF-8"))]);
+    for (curl, capacity) in curls.iter().zip([30, 300]) {
+        let answer = sh(curl);
+        assert!(
+            answer.contains(&format!("x-ratelimit-limit: {capacity}\r\n")),
+            "{answer}"
+        );
+    }
+    write(400);
+    wait_for_capacity(&curls[1], 400);
+}
+
+#[test]
+fn the_quickstart_runs_with_the_file_that_shows_every_field() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/limits.toml");
+    let (_quickstart, curls) = quickstart(&[("LIMITS_FILE", file.to_str().expect("UTF-8"))]);
+    let answer = sh(&curls[1]);
+    assert!(
+        answer.contains("ratelimit-policy: \"default\";q=200;w=4"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn the_quickstart_asks_a_database() {
+    let postgres = PostgresServer::start();
+    let schema = "../crates/tollgate-quota/migrations/0001_tollgate.sql";
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(schema);
+    postgres.run_file(&path).expect("the schema applies");
+    let (_quickstart, curls) = quickstart(&[("DATABASE_URL", &postgres.url())]);
+    wait_for_capacity(&curls[0], 20);
+    postgres
+        .run("INSERT INTO tollgate_tenants (tenant, tier) VALUES ('acme-free', 'pro')")
+        .expect("a row");
+    wait_for_capacity(&curls[0], 200);
+}
+
+#[test]
+fn the_quickstart_says_in_one_line_what_is_wrong_with_its_variables() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let bad = dir.path().join("bad.toml");
+    fs::write(&bad, "[limits.default]\nquota = \"0/s\"\n").expect("written");
+    let missing = dir.path().join("missing.toml");
+    let text = |path: &Path| path.to_str().expect("UTF-8").to_owned();
+    for (name, value, expected) in [
+        (
+            "LIMITS_FILE",
+            text(&bad),
+            "bad.toml:2:9: limits.default.quota: ",
+        ),
+        (
+            "LIMITS_FILE",
+            text(&missing),
+            "missing.toml: cannot be read: ",
+        ),
+        ("DATABASE_URL", "mysql://x".to_owned(), "postgres://"),
+        ("REDIS_URL", "http://x".to_owned(), "redis://"),
+        (
+            "LISTEN_ADDR",
+            "nowhere".to_owned(),
+            "cannot listen on nowhere",
+        ),
+    ] {
+        let output = command(&[(name, &value)]).output().expect("the quickstart");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{said}");
+        let lines: Vec<_> = said.lines().collect();
+        let [line] = lines[..] else {
+            panic!("one line: {said}");
+        };
+        assert!(
+            line.starts_with("quickstart: ") && line.contains(name) && line.contains(expected),
+            "{line}"
+        );
+    }
+}
+
+#[test]
+fn the_quickstart_stops_by_itself_when_it_is_told_to() {
+    for signal in ["TERM", "INT"] {
+        let (mut quickstart, curls) = quickstart(&[]);
+        assert!(sh(&curls[0]).starts_with("http/1.1 200"));
+        sh(&format!("kill -s {signal} {}", quickstart.0.id()));
+        let status = quickstart.0.wait().expect("our own child");
+        assert_eq!(status.code(), Some(0), "{signal}");
+    }
 }
 
 #[test]

@@ -23,6 +23,8 @@ mod identities;
 mod lab;
 mod leases;
 mod limits;
+mod live;
+mod live_file;
 mod logs;
 mod outage;
 mod postgres_source;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tokio::time::{sleep, timeout};
+use tollgate::Metrics;
 use tollgate_core::{Check, Decision, LimitDecision, Store, Wait};
 use tollgate_redis::RedisStore;
 use tollgate_tests::{RedisClient, RedisServer};
@@ -66,4 +68,23 @@ pub(crate) fn pass(connection: &mut redis::Connection, key: &str, millis: i64) {
         .arg(left)
         .query::<i64>(connection);
     moved.expect(command);
+}
+
+/// Waits until something holds that others bring about.
+pub(crate) async fn until(mut holds: impl AsyncFnMut() -> bool) {
+    let held = async {
+        while !holds().await {
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let held = timeout(Duration::from_secs(20), held).await;
+    held.expect("it comes to hold");
+}
+
+/// The value of one series, such as `name{label="value"}`; 0 if there is none yet.
+pub(crate) fn metric(metrics: &Metrics, series: &str) -> f64 {
+    let text = metrics.render();
+    let mut lines = text.lines();
+    let found = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    found.map_or(0.0, |value| value.parse().expect("a number"))
 }
