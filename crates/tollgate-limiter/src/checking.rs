@@ -127,6 +127,14 @@ impl Checking {
             self.limiter.observer().decided(&label, &decision);
             return Err(decision);
         }
+        // Nothing is charged for a request that a later part is known to refuse: it would only be given back.
+        let mut later = parts.iter().enumerate().skip(1);
+        let known = |(i, part): (usize, &Part)| Some((i, self.limiter.known_denial(&part.check)?));
+        if let Some((i, denial)) = later.find_map(known) {
+            let decision = refuse_unasked(parts, i, denial, blocked);
+            self.limiter.observer().decided(&label, &decision);
+            return Err(decision);
+        }
         let mut parts = parts.into_iter();
         let Some(part) = parts.next() else {
             let decision = Decision::without_store(Verdict::Allowed, blocked);
@@ -228,6 +236,23 @@ fn note_give_back(answer: Result<Vec<i64>, StoreError>) {
     if let Err(error) = answer {
         tracing::debug!(%error, "tokens of a refused request could not be given back");
     }
+}
+
+/// The denial of part `i`, before any part was asked.
+fn refuse_unasked(
+    mut parts: Vec<Part>,
+    i: usize,
+    mut denial: Decision,
+    mut blocked: Vec<LimitDecision>,
+) -> Decision {
+    let after = parts.split_off(i + 1);
+    parts.truncate(i);
+    let mut limits: Vec<_> = unasked(parts).collect();
+    limits.append(&mut denial.limits);
+    limits.extend(unasked(after));
+    limits.append(&mut blocked);
+    denial.limits = limits;
+    denial
 }
 
 /// Limits that were not asked because another has refused: clients are told that they are there.

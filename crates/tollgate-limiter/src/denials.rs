@@ -81,13 +81,22 @@ impl<S: Store> DenialCache<S> {
     }
 }
 
+impl<S> DenialCache<S> {
+    /// The denial of `check`, if it is known without asking the store. It counts as a saved call.
+    #[must_use]
+    pub fn known(&self, check: &Check) -> Option<Decision> {
+        let decision = self.denials.answer(check, Instant::now())?;
+        self.observer.call_saved(SavedBy::DenialCache);
+        Some(decision)
+    }
+}
+
 // === impl DenialCache ===
 
 impl<S: Store> Store for DenialCache<S> {
     fn check(&self, check: Check) -> CheckFuture {
         let now = Instant::now();
-        if let Some(decision) = self.denials.answer(&check, now) {
-            self.observer.call_saved(SavedBy::DenialCache);
+        if let Some(decision) = self.known(&check) {
             return CheckFuture::ready(Ok(decision));
         }
         let (denials, asked) = (self.denials.clone(), check.clone());

@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 use tollgate_core::{
-    Adjustment, Change, Charge, Check, Cost, KeySpace, Limit, LimitDecision, MAX_CHARGES,
+    Adjustment, Change, Charge, Check, Cost, Decision, KeySpace, Limit, LimitDecision, MAX_CHARGES,
     MAX_TOKENS, Store, StoreError, Tenant,
 };
 use tollgate_quota::{
@@ -47,6 +47,8 @@ pub struct Limiter {
 
 struct Inner {
     policy: Arc<Policy<Stages>>,
+    /// One of the stages of the policy.
+    denials: Option<Arc<DenialCache<Box<dyn Store>>>>,
     directory: Directory,
     keys: KeySpace,
     /// Whether the program says how many replicas there are: it knows better than what is written down.
@@ -228,6 +230,11 @@ impl Limiter {
 
     pub(crate) fn policy(&self) -> &Arc<Policy<Stages>> {
         &self.inner.policy
+    }
+
+    /// The denial of `check`, if it is known without asking the store.
+    pub(crate) fn known_denial(&self, check: &Check) -> Option<Decision> {
+        self.inner.denials.as_ref()?.known(check)
     }
 
     /// What a check gets if the store gives no answer, unless it is the limiter's own policy: the strictest
@@ -421,16 +428,20 @@ impl LimiterBuilder {
         }
         self.observer.built(&quotas, &on_failure);
         let observer = || self.observer.clone();
-        let store = Shards::new(Breaker::new(self.store, self.breaker, observer()));
+        let mut shards = Shards::new(Breaker::new(self.store, self.breaker, observer()));
+        if self.denial_cache {
+            shards = shards.with_denial_cache(observer());
+        }
         let store: Box<dyn Store> = if self.coalescing {
-            Box::new(Coalesce::new(store, observer()))
+            Box::new(Coalesce::new(shards, observer()))
         } else {
-            Box::new(store)
+            Box::new(shards)
         };
-        let store: Box<dyn Store> = if self.denial_cache {
-            Box::new(DenialCache::new(store, observer()))
+        let (store, denials): (Box<dyn Store>, _) = if self.denial_cache {
+            let denials = Arc::new(DenialCache::new(store, observer()));
+            (Box::new(denials.clone()), Some(denials))
         } else {
-            store
+            (store, None)
         };
         let stages = Arc::new(Leases::new(store, self.leases, observer()));
         let observer = observer();
@@ -446,6 +457,7 @@ impl LimiterBuilder {
         Ok(Limiter {
             inner: Arc::new(Inner {
                 policy,
+                denials,
                 directory,
                 keys: self.keys,
                 counts_replicas,

@@ -11,9 +11,12 @@ use std::{
     sync::Arc,
 };
 
-use tollgate_core::{AdjustFuture, Adjustment, Charge, Check, CheckFuture, Limit, Quota, Store};
+use tollgate_core::{
+    AdjustFuture, Adjustment, Charge, Check, CheckFuture, Limit, Quota, Source, Store,
+};
 
 use self::{changes::Changes, tally::Tally};
+use crate::{DenialCache, Observer, SavedBy};
 
 /// Splits the buckets of a check with [`shards`](Check::shards) above 1 over so many hash tags, which a cluster
 /// keeps in different slots.
@@ -23,8 +26,9 @@ use self::{changes::Changes, tally::Tally};
 ///    same shard, all or none as ever.
 /// 2. A check asks one shard, any; what that one does not grant, it asks of the next. So it is denied only
 ///    after every shard has refused, and a request alone costs one call until a shard runs dry. They are
-///    asked one after the other, so none is charged in vain, and all of them must answer within the check's
-///    deadline. A stage below that remembers denials spares the calls to shards that are known to be dry.
+///    asked one after the other, so none is charged in vain. What is [remembered](Self::with_denial_cache) of
+///    dry shards spares asking them again, so a denial is known after a few checks even where asking all takes
+///    longer than a deadline.
 /// 3. Over any span of T seconds, at most `capacity + rate × T` tokens are spent from the parts of a bucket
 ///    together, and the whole capacity is there for whoever asks. While the number of shards changes, or
 ///    processes disagree on it, that holds for each number in use: a change gives a tenant at most one more
@@ -52,13 +56,34 @@ use self::{changes::Changes, tally::Tally};
 /// Checks and adjustments of 1 shard pass as they are.
 pub struct Shards<S> {
     store: Arc<S>,
+    /// Where the parts of split buckets are asked for.
+    parts: Arc<dyn Store>,
+    observer: Arc<dyn Observer>,
 }
 
 impl<S: Store> Shards<S> {
     /// Splits what goes to `store`.
     pub fn new(store: S) -> Self {
+        let store = Arc::new(store);
         Self {
-            store: Arc::new(store),
+            parts: store.clone(),
+            store,
+            observer: Arc::new(()),
+        }
+    }
+
+    /// Remembers which shards are dry, and tells `observer` of each check that no shard had to be asked for.
+    ///
+    /// Without it, each request of a drained tenant that nobody further out knows to be denied asks every
+    /// shard; and where so many trips take longer than the deadline, it is never denied at all, but left to
+    /// the failure policy.
+    #[must_use]
+    pub fn with_denial_cache(self, observer: Arc<dyn Observer>) -> Self {
+        let parts = DenialCache::new(self.store.clone(), Arc::new(()));
+        Self {
+            parts: Arc::new(parts),
+            observer,
+            ..self
         }
     }
 }
@@ -78,7 +103,7 @@ impl<S: Store> Store for Shards<S> {
         if check.shards() == NonZeroU8::MIN {
             return self.store.check(check);
         }
-        let store = self.store.clone();
+        let (store, observer) = (self.parts.clone(), self.observer.clone());
         let shards = usable(&check);
         let start = fastrand::u8(..shards.get());
         CheckFuture::new(async move {
@@ -98,7 +123,11 @@ impl<S: Store> Store for Shards<S> {
                     }
                 }
             }
-            Ok(tally.conclude(check))
+            let decision = tally.conclude(check);
+            if decision.source == Source::DenialCache {
+                observer.call_saved(SavedBy::DenialCache);
+            }
+            Ok(decision)
         })
     }
 
@@ -113,7 +142,7 @@ impl<S: Store> Store for Shards<S> {
         if adjustment.shards() == NonZeroU8::MIN {
             return self.store.adjust(adjustment);
         }
-        let store = self.store.clone();
+        let store = self.parts.clone();
         let changes = Changes::new(adjustment, fastrand::u8(..));
         AdjustFuture::new(changes.carry_out(store))
     }

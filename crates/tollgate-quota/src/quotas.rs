@@ -22,6 +22,8 @@ const LONG_WINDOW_SECS: f64 = 86_400.0;
 /// So many places where patterns meet are looked at.
 const MOST_MEETINGS: usize = 10_000;
 
+const NO_LIMIT_YET: &str = "it was said before there was a limit that it could be about";
+
 /// What a route costs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RoutePrice {
@@ -62,6 +64,8 @@ pub struct Quotas {
     routes: Vec<(RoutePattern, RoutePrice)>,
     on_store_failure: Option<FailureMode>,
     replicas: Option<NonZeroU32>,
+    /// What was said too early to be about anything.
+    premature: Vec<Fault>,
 }
 
 impl Quotas {
@@ -81,8 +85,13 @@ impl Quotas {
     /// Callers limited by their address have the class [`ANONYMOUS`](tollgate_core::ANONYMOUS).
     pub fn tier(mut self, key_class: impl Into<Arc<str>>, allowance: impl Into<Allowance>) -> Self {
         let tier = key_class.into();
-        if let Some(first) = self.limits.first_mut() {
-            first.tiers.insert(tier.clone(), allowance.into());
+        match self.limits.first_mut() {
+            Some(first) => {
+                first.tiers.insert(tier.clone(), allowance.into());
+            }
+            None => self
+                .premature
+                .push(Fault::new(["tiers", &tier], NO_LIMIT_YET)),
         }
         self.with_tier(tier)
     }
@@ -91,10 +100,15 @@ impl Quotas {
     /// tenant replaces the first. Callers known only by their address are not tenants in this sense.
     pub fn tenant(mut self, id: impl Into<Arc<str>>, allowance: impl Into<Allowance>) -> Self {
         let (id, allowance) = (id.into(), allowance.into());
-        if let Some(first) = self.limits.first_mut() {
-            first.tenants.insert(id.clone(), allowance);
-            let account = self.tenants.entry(id).or_default();
-            account.limits.insert(first.name.clone(), allowance);
+        match self.limits.first_mut() {
+            Some(first) => {
+                first.tenants.insert(id.clone(), allowance);
+                let account = self.tenants.entry(id).or_default();
+                account.limits.insert(first.name.clone(), allowance);
+            }
+            None => self
+                .premature
+                .push(Fault::new(["tenants", &id], NO_LIMIT_YET)),
         }
         self
     }
@@ -213,7 +227,7 @@ impl Quotas {
     ///
     /// All faults, each with its place as a limits file would have it.
     pub fn check(&self) -> Result<(), InvalidQuotas> {
-        let mut faults = Vec::new();
+        let mut faults = self.premature.clone();
         if self.limits.is_empty() {
             faults.push(Fault::new(["limits"], "there must be at least one limit"));
         }

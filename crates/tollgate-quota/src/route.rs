@@ -5,12 +5,14 @@ use std::{
     str::{FromStr, Split},
 };
 
+use percent_encoding::percent_decode_str;
+
 /// What a request asks for, as far as limits can tell it from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route<'a> {
     /// The method, such as `GET`.
     pub method: &'a str,
-    /// The path.
+    /// The whole path, as the client wrote it.
     pub path: &'a str,
     /// The pattern by which the router has matched the path, such as `/reports/{id}`, if it says so.
     pub template: Option<&'a str>,
@@ -19,7 +21,7 @@ pub struct Route<'a> {
 /// Routes meant by one line: `/reports/{id}`, `POST /reports`, or everything under a path, `/reports/{*rest}`.
 ///
 /// A `{name}` stands for one segment, `{*name}` for the rest of a path, at least one segment of it. A pattern
-/// covers a request if it matches the path, or the pattern by which the router has matched it. `GET` covers
+/// covers a request if it matches the path, percent-decoded segment by segment, or the pattern by which the router has matched it. `GET` covers
 /// `HEAD` too, whose requests the same handlers answer.
 ///
 /// ```
@@ -75,7 +77,7 @@ impl RoutePattern {
                         return false;
                     }
                 }
-                Some(segment) if segment == own => {}
+                Some(segment) if segment == own || is_same(segment, own) => {}
                 _ => return false,
             }
         }
@@ -151,6 +153,13 @@ fn is_rest(segment: &str) -> bool {
 
 /// No method, so that only patterns for all methods cover it.
 const ANY_METHOD: &str = "";
+
+/// Whether both stand for the same bytes. A handler gets its segments decoded, so a client that writes `%65` for
+/// `e` asks for the same thing.
+fn is_same(segment: &str, own: &str) -> bool {
+    (segment.contains('%') || own.contains('%'))
+        && percent_decode_str(segment).eq(percent_decode_str(own))
+}
 
 fn is_placeholder(segment: &str) -> bool {
     segment.starts_with('{') && segment.ends_with('}')
@@ -259,6 +268,9 @@ mod tests {
             ("/a/{*rest}", "GET", "/a//b"),
             ("/a/{id}", "GET", "/a/{*id}"),
             ("/{*rest}", "GET", "/a"),
+            ("/reports/export", "GET", "/reports/%65xp%6Frt"),
+            ("/a%20b", "GET", "/a%20b"),
+            ("/caf%C3%A9", "GET", "/caf%c3%a9"),
         ] {
             assert!(covers(pattern, method, path), "{pattern} {method} {path}");
         }
@@ -274,6 +286,8 @@ mod tests {
             ("/a/{*rest}", "GET", "/a"),
             ("/a/{*rest}", "GET", "/a/"),
             ("/a/{*rest}", "GET", "/ab"),
+            ("/a/b", "GET", "/a%2Fb"),
+            ("/a", "GET", "/%"),
         ] {
             assert!(!covers(pattern, method, path), "{pattern} {method} {path}");
         }

@@ -143,7 +143,14 @@ impl Families {
             "ratelimit_store_latency_seconds",
             "Time until the store answered or failed",
         );
+        let file_valid = IntGauge::new(
+            "ratelimit_limits_file_valid",
+            "1 if the limits file is in force as it stands, 0 if an older version of it is",
+        )?;
+        // Nothing is wrong with a file that nobody has.
+        file_valid.set(1);
         Ok(Self {
+            file_valid,
             decisions: counter(
                 "ratelimit_decisions_total",
                 "Requests by what was decided of them",
@@ -198,10 +205,6 @@ impl Families {
                 "Changed limits files, by whether they could be taken over",
                 &["outcome"],
             )?,
-            file_valid: IntGauge::new(
-                "ratelimit_limits_file_valid",
-                "1 if the limits file is in force as it stands, 0 if an older version of it is",
-            )?,
         })
     }
 
@@ -238,7 +241,6 @@ const fn outcome(decision: &Decision) -> &'static str {
 impl Observer for Metrics {
     fn built(&self, quotas: &Quotas, policy: &FailurePolicy) {
         let families = &self.families;
-        families.file_valid.set(1);
         for by in SavedBy::ALL {
             families.saved.with_label_values(&[by.as_str()]);
         }

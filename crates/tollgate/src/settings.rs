@@ -279,10 +279,26 @@ impl Settings {
             verdict = ?decision.verdict,
             source = decision.source.as_str(),
             limit = tightest.map(|limit| limit.name.as_str()),
+            lacking = %Lacking(decision),
             cost = tightest.map(|limit| limit.cost.tokens()),
             remaining = tightest.and_then(|limit| limit.remaining),
             "rate limit"
         );
+    }
+}
+
+/// The limits that lacked tokens, those that are only watched marked as such.
+struct Lacking<'a>(&'a Decision);
+
+impl fmt::Display for Lacking<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lacking = self.0.limits.iter().filter(|limit| limit.lacked_tokens());
+        for (i, limit) in lacking.enumerate() {
+            let comma = if i == 0 { "" } else { ", " };
+            let shadow = if limit.shadow { " (shadow)" } else { "" };
+            write!(f, "{comma}{}{shadow}", limit.name)?;
+        }
+        Ok(())
     }
 }
 
@@ -296,9 +312,18 @@ fn route_of<B>(request: &Request<B>) -> Route<'_> {
     let template = None;
     Route {
         method: request.method().as_str(),
-        path: request.uri().path(),
+        path: whole_path(request),
         template,
     }
+}
+
+/// The path as the client wrote it, also where routers around this one have taken off what it is nested at.
+fn whole_path<B>(request: &Request<B>) -> &str {
+    #[cfg(feature = "axum")]
+    if let Some(original) = request.extensions().get::<axum::extract::OriginalUri>() {
+        return original.path();
+    }
+    request.uri().path()
 }
 
 fn warn_of_missing_costs() {

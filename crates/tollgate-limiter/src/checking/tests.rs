@@ -151,7 +151,22 @@ async fn what_a_shared_limit_denies_is_given_back_to_the_tenant() {
         let held: Vec<_> = left(&limiter, "a").await;
         let expected = after.map(|(name, left)| (name.to_owned(), left.expect("known")));
         assert_eq!(held, expected, "{delay} ms");
+        // Of what is known to be denied, nothing needs to be given back.
+        let asked = store.checks();
+        let denied = check(&limiter, "a", 2).await;
+        assert_eq!(
+            (denied.verdict, denied.source),
+            (Verdict::Denied, Source::DenialCache)
+        );
+        let unknown = after.map(|(name, _)| (name, None));
+        assert_eq!(
+            shown(&denied),
+            [&unknown[..], &[("search", Some(1))]].concat()
+        );
+        assert_eq!(store.checks(), asked);
+
         // A shadow limit that lacked tokens was not charged, and gets nothing.
+        sleep(Duration::from_secs(1)).await;
         let denied = check(&limiter, "a", 3).await;
         assert_eq!(shown(&denied), all(1));
         sleep(Duration::from_millis(2)).await;

@@ -19,7 +19,7 @@ impl Changes {
 
     /// Changes one shard after the other, and tells the tokens in all. Those of shards that were left alone
     /// are taken to be as full as the others.
-    pub(super) async fn carry_out<S: Store>(self, store: Arc<S>) -> Result<Vec<i64>, StoreError> {
+    pub(super) async fn carry_out(self, store: Arc<dyn Store>) -> Result<Vec<i64>, StoreError> {
         let mut sums = vec![Sum::default(); self.whole.changes().len()];
         let mut changed = false;
         for index in 0..self.whole.shards().get() {

@@ -600,3 +600,52 @@ proptest! {
         }
     }
 }
+
+/// Answers from memory after a delay, within the deadline.
+struct Far {
+    memory: Arc<MemoryStore<ManualClock>>,
+    calls: Arc<Mutex<u32>>,
+}
+
+impl Store for Far {
+    fn check(&self, check: Check) -> CheckFuture {
+        *self.calls.lock().expect("no panic") += 1;
+        let answer = self.memory.decide(check);
+        CheckFuture::new(async move {
+            tokio::time::sleep(Duration::from_millis(4)).await;
+            answer
+        })
+    }
+
+    fn adjust(&self, _: Adjustment) -> AdjustFuture {
+        unreachable!("nothing is given back here")
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_drained_tenant_is_denied_though_asking_all_shards_takes_longer_than_a_deadline() {
+    let calls = Arc::new(Mutex::new(0));
+    let far = Far {
+        memory: Arc::new(MemoryStore::with_clock(ManualClock::default())),
+        calls: calls.clone(),
+    };
+    let shards = Shards::new(far).with_denial_cache(Arc::new(()));
+    let charges = ["a", "b"].map(|limit| charge(limit, quota(64, 0.001), 1));
+    let check = Check::new(charges.to_vec()).expect("a check");
+    let check = check.with_shards(nonzero(8));
+    // Twenty-five milliseconds are enough for six of the eight.
+    let ask =
+        async || tokio::time::timeout(Duration::from_millis(25), shards.check(check.clone())).await;
+    let (mut admitted, mut denied, mut late) = (0, 0, 0);
+    for _ in 0..200 {
+        match ask().await {
+            Ok(answer) if answer.as_ref().expect("an answer").is_allowed() => admitted += 1,
+            Ok(_) => denied += 1,
+            Err(_) => late += 1,
+        }
+    }
+    // A request that was given up may have taken a token from the shard that it asked last.
+    assert!(admitted <= 64 && admitted + late >= 64, "{admitted} {late}");
+    assert!(late <= 20 && denied >= 100, "{late} late, {denied} denied");
+    assert!(*calls.lock().expect("no panic") < 800, "{calls:?}");
+}

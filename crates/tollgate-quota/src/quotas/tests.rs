@@ -49,6 +49,12 @@ fn every_fault_is_found_at_its_place() {
     let with = |limit: LimitRule| base().limit(limit);
     let dependency = |name: &str| Scope::Dependency(name.into());
     assert_fault(&Quotas::default(), "limits", "at least one limit");
+    let early = Quotas::default()
+        .tenant("spammer", Allowance::Blocked)
+        .limit(rule("x", 1));
+    assert_fault(&early, "tenants.spammer", "before there was a limit");
+    let early = Quotas::default().tier("pro", quota(2)).limit(rule("x", 1));
+    assert_fault(&early, "tiers.pro", "before there was a limit");
     assert_fault(&with(rule("default", 1)), "limits.default", "two limits");
     for share in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         let new = rule("new", 1).enforced_for(share);

@@ -8,6 +8,8 @@ use tollgate::{
     Quotas, RateLimitLayer, RoutePrice, Scope,
 };
 
+use tower::{Layer, ServiceExt};
+
 use crate::support::{Body, HOURLY, has, header, request, send, tenant};
 
 fn rule(name: &str, capacity: u64) -> LimitRule {
@@ -260,4 +262,45 @@ async fn limits_in_shadow_are_counted_apart() {
     }
     // One that only watches never shows as one that denies.
     assert!(!text.contains(r#"limit="new",mode="enforce"} 6"#));
+}
+
+#[tokio::test]
+async fn a_client_cannot_write_itself_out_of_a_limit_or_into_an_exemption() {
+    let reports = rule("reports", 1).on_route("/reports/export".parse().expect("a pattern"));
+    let quotas = Quotas::new(Quota::new(100, HOURLY).expect("a quota")).limit(reports);
+    let quotas = quotas.price("/healthz".parse().expect("a pattern"), RoutePrice::Exempt);
+    let layer = layer(quotas);
+    let ok = || async { "ok" };
+    let files = axum::Router::new()
+        .route("/{*path}", axum::routing::get(ok))
+        .layer(layer.clone());
+    let plain = layer.layer(tower::service_fn(|_: Request<axum::body::Body>| async {
+        Ok::<_, std::convert::Infallible>(http::Response::new(axum::body::Body::empty()))
+    }));
+    let app = axum::Router::new()
+        .route("/reports/{name}", axum::routing::get(ok).layer(layer))
+        .nest("/files", files)
+        .nest_service("/api", plain);
+    let get = async |path: &str| {
+        let mut request = Request::get(path)
+            .body(axum::body::Body::empty())
+            .expect("a request");
+        request.extensions_mut().insert(tenant("42"));
+        let response = app.clone().oneshot(request).await.expect("infallible");
+        (
+            response.status(),
+            response.headers().contains_key("ratelimit"),
+        )
+    };
+    assert_eq!(get("/reports/export").await, (StatusCode::OK, true));
+    for same in ["/reports/export", "/reports/%65xport", "/reports/ex%70ort"] {
+        assert_eq!(
+            get(same).await,
+            (StatusCode::TOO_MANY_REQUESTS, true),
+            "{same}"
+        );
+    }
+    for charged in ["/files/healthz", "/api/healthz"] {
+        assert_eq!(get(charged).await, (StatusCode::OK, true), "{charged}");
+    }
 }
