@@ -30,3 +30,4 @@ mod script_cache;
 mod shards;
 mod simulation;
 mod support;
+mod trips;
