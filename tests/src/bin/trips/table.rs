@@ -33,7 +33,11 @@ impl Spread {
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [median, least, most] = [self.median, self.least, self.most].map(number);
-        write!(f, "{median} ({least} to {most})")
+        if least == most {
+            f.write_str(&median)
+        } else {
+            write!(f, "{median} ({least} to {most})")
+        }
     }
 }
 

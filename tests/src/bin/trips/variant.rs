@@ -66,6 +66,14 @@ impl Variant {
         }
     }
 
+    pub(crate) const fn shards_and_defaults() -> Self {
+        Self {
+            name: "4 shards and both",
+            shards: Self::shards().shards,
+            ..Self::defaults()
+        }
+    }
+
     pub(crate) const fn leases(name: &'static str, settings: LeaseSettings) -> Self {
         Self {
             name,
@@ -83,7 +91,7 @@ impl Variant {
     }
 
     /// All that are compared, with leases of 50 requests.
-    pub(crate) fn all() -> [Self; 7] {
+    pub(crate) fn all() -> [Self; 8] {
         let mut fifty = LeaseSettings::default();
         fifty.largest_batch = 50;
         [
@@ -94,6 +102,7 @@ impl Variant {
             Self::leases("leases of 50", fifty),
             Self::leases_and_defaults("leases of 50 and both", fifty),
             Self::shards(),
+            Self::shards_and_defaults(),
         ]
     }
 
