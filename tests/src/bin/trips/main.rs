@@ -110,8 +110,8 @@ async fn measure(options: &Options) -> Result<ExitCode, BoxError> {
     );
     println!("{machine}.");
     println!(
-        "Medians of {} rounds of {:?} (least to most). CPU, requests per second and latency as ratios: the plain store of the same round is 1.",
-        options.rounds, options.length
+        "Medians of rounds of about {:?}, {} of each (least to most). CPU, requests per second and latency as ratios: the plain store of the same round is 1.",
+        options.length, options.rounds
     );
     let mut verdicts = Vec::new();
     let variants = Variant::all();
@@ -153,7 +153,10 @@ async fn rounds(
     let store = server.store().await?;
     let mut rounds = vec![Vec::new(); variants.len()];
     for number in 1..=options.rounds {
-        for (variant, samples) in variants.iter().zip(&mut rounds) {
+        // Each round starts with another one, so that none always follows the same.
+        for turn in 0..variants.len() {
+            let turn = (turn + number) % variants.len();
+            let (variant, samples) = (&variants[turn], &mut rounds[turn]);
             show(&format!(
                 "{}, round {number} of {}: {}",
                 traffic.name, options.rounds, variant.name

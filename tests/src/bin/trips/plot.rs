@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::excess::{CAPACITY, Point};
 
-const WIDTH: f64 = 900.0;
+const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 470.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 520.0;
@@ -54,6 +54,7 @@ pub(crate) fn svg(points: &[Point], about: &str) -> String {
         escape(about),
     );
     let mut row = TOP + 8.0;
+    let mut numbers: Vec<(f64, f64)> = Vec::new();
     for (number, point) in (1..).zip(points) {
         let color = if point.label.contains("leases") {
             "#c2410c"
@@ -61,12 +62,20 @@ pub(crate) fn svg(points: &[Point], about: &str) -> String {
             "#1d4ed8"
         };
         let (x, y) = (x(point.saved), y(point.excess));
+        // Numbers of points that are close to each other stand on top of each other.
+        let mut above = y - 9.0;
+        while numbers
+            .iter()
+            .any(|(other_x, other_y)| (other_x - x).abs() < 16.0 && (other_y - above).abs() < 12.0)
+        {
+            above -= 3.0;
+        }
+        numbers.push((x, above));
         let _ = write!(
             text,
-            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"9\" fill=\"{color}\" fill-opacity=\"0.85\"/>\n\
-             <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"middle\" font-size=\"10\" fill=\"#fff\">{number}</text>\n\
+            "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.5\" fill=\"{color}\"/>\n\
+             <text x=\"{x:.1}\" y=\"{above:.1}\" text-anchor=\"middle\" font-size=\"11\" fill=\"{color}\">{number}</text>\n\
              <text x=\"{LEGEND}\" y=\"{row:.1}\" fill=\"{color}\">{number}  {}: {:.0} %, {:.0}</text>\n",
-            y + 3.5,
             escape(&point.label),
             point.saved * 100.0,
             point.excess.ceil(),
