@@ -44,3 +44,7 @@ bench-clients:
 # what a check costs while the circuit breaker is open
 bench-open-breaker:
     cargo bench -p tollgate-tests --bench open_breaker
+
+# how many calls of Redis each stage saves, and what that costs (about 5 minutes; `--quick` for a look)
+bench-trips *ARGS:
+    cargo run --release -p tollgate-tests --bin trips -- {{ARGS}}

@@ -79,11 +79,10 @@ pub(crate) fn role() -> Option<Result<String, BoxError>> {
 
 pub(crate) async fn serve(redis: &str) -> Result<(), BoxError> {
     let store = RedisStore::builder(redis).strict(true).connect().await?;
-    let shared = side(store)?;
-    let own = side(MemoryStore::new())?;
+    let (shared, own) = (limiter(store)?, limiter(MemoryStore::new())?);
     let app = CostRouter::new()
-        .nest("/shared", shared)
-        .nest("/own", own)
+        .nest("/shared", side(shared.clone()))
+        .nest("/own", side(own.clone()))
         .layer(middleware::from_fn(authenticate))
         .into_router();
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -91,10 +90,12 @@ pub(crate) async fn serve(redis: &str) -> Result<(), BoxError> {
     axum::serve(listener, app)
         .with_graceful_shutdown(parent_gone())
         .await?;
+    // After the last request: what was claimed ahead goes back.
+    shared.shutdown().await;
     Ok(())
 }
 
-fn side(store: impl Store) -> Result<CostRouter, BoxError> {
+fn limiter(store: impl Store) -> Result<Limiter, BoxError> {
     let quotas = TENANTS
         .iter()
         .fold(Quotas::new(Quota::new(1, "1/s")?), |quotas, profile| {
@@ -106,9 +107,13 @@ fn side(store: impl Store) -> Result<CostRouter, BoxError> {
         // So that whatever Redis did not answer is never taken for admitted.
         .on_store_failure(FailurePolicy::Closed)
         .build()?;
-    Ok(CostRouter::new()
+    Ok(limiter)
+}
+
+fn side(limiter: Limiter) -> CostRouter {
+    CostRouter::new()
         .route("/items", get(|| async { "items" }))
-        .layer(RateLimitLayer::new(limiter)))
+        .layer(RateLimitLayer::new(limiter))
 }
 
 async fn authenticate(mut request: Request, next: Next) -> Response {

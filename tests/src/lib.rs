@@ -10,6 +10,7 @@ mod redis_server;
 mod resp;
 mod script;
 mod stub_server;
+pub mod traffic;
 
 pub use self::{
     checks::{change, charge, check, quota},

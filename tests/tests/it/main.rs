@@ -34,3 +34,4 @@ mod script_cache;
 mod shards;
 mod simulation;
 mod support;
+mod trips;
