@@ -89,7 +89,8 @@ pub enum BreakerState {
 ///    others get an error at once. A probe that succeeds closes it; one that fails opens it for twice as
 ///    long.
 /// 4. A probe that is dropped before it has an answer, or panics, says nothing: the next call is the probe.
-///    One that is dropped at its deadline has failed. One that is kept beyond it is no probe any more.
+///    One that is dropped at its deadline has failed. One that is kept beyond it, or for longer than the
+///    cool-down, makes way for another; it may still succeed.
 /// 5. A failure that may concern single checks alone counts as an answer: a foreign value under a key, and
 ///    no memory for new buckets, when denials and reads still work.
 /// 6. The answer to a call from before the last change of state says nothing.
@@ -139,13 +140,13 @@ impl<S: Store> Store for Breaker<S> {
             .inspect(|answer| ticket.report(answer))
     }
 
-    /// Passes it on while the circuit is closed. Only checks are counted and only they probe: what is given
-    /// back waits for nobody.
+    /// Passes it on unless the circuit is open and cools down. Only checks are counted and only they probe:
+    /// what is given back waits for nobody, and is not kept back when no check comes.
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
-        if self.circuit.is_closed() {
-            self.store.adjust(adjustment)
-        } else {
+        if self.circuit.cools_down(Instant::now()) {
             AdjustFuture::ready(Err(open()))
+        } else {
+            self.store.adjust(adjustment)
         }
     }
 }
@@ -186,8 +187,11 @@ enum State {
         cool_down: Duration,
     },
     HalfOpen {
+        /// Until when it keeps others out.
         probe: Option<Instant>,
         cool_down: Duration,
+        /// The turn before the first probe's.
+        since: u64,
     },
 }
 
@@ -200,8 +204,12 @@ impl Circuit {
         if let State::Open { until, cool_down } = position.state
             && now >= until
         {
-            let probe = None;
-            self.change(&mut position, State::HalfOpen { probe, cool_down });
+            let next = State::HalfOpen {
+                probe: None,
+                cool_down,
+                since: position.turn + 1,
+            };
+            self.change(&mut position, next);
         }
         match &mut position.state {
             State::Closed { .. } => {}
@@ -209,22 +217,28 @@ impl Circuit {
             State::HalfOpen {
                 probe: Some(until), ..
             } if now < *until => return None,
-            State::HalfOpen { probe, cool_down } => {
-                *probe = Some(deadline.unwrap_or(now + *cool_down));
-                // A former probe that nobody polls any more has no say from now on.
+            State::HalfOpen {
+                probe, cool_down, ..
+            } => {
+                let longest = now + *cool_down;
+                *probe = Some(deadline.map_or(longest, |it| it.min(longest)));
+                // A former probe, which perhaps nobody polls any more, cannot fail from now on.
                 position.turn += 1;
             }
         }
         Some(position.turn)
     }
 
-    fn is_closed(&self) -> bool {
-        matches!(self.lock().state, State::Closed { .. })
+    fn cools_down(&self, now: Instant) -> bool {
+        matches!(self.lock().state, State::Open { until, .. } if now < until)
     }
 
     fn report(&self, turn: u64, failure: Option<&dyn fmt::Display>, now: Instant) {
         let mut position = self.lock();
-        if position.turn != turn {
+        let is_probe = |since| failure.is_none() && turn > since;
+        let is_former_probe =
+            matches!(position.state, State::HalfOpen { since, .. } if is_probe(since));
+        if position.turn != turn && !is_former_probe {
             return;
         }
         let settings = &self.settings;

@@ -1,8 +1,17 @@
 //! The first of the inner stages: tokens claimed in batches, and spent from memory.
 
-use std::{fmt, num::NonZeroU64, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    num::NonZeroU64,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
+    runtime::Handle,
     sync::watch,
     time::{Instant, timeout},
 };
@@ -26,6 +35,9 @@ pub use self::settings::LeaseSettings;
 /// How long giving everything back may take when the service ends.
 const SHUTDOWN: Duration = Duration::from_millis(1_500);
 
+/// The claim itself, and giving back what is left of it.
+const CALLS_OF_A_CLAIM: u64 = 2;
+
 /// Claims tokens for several requests in one call, and spends them from memory.
 ///
 /// Only checks that [may be leased](Check::is_leased) are, each set of buckets, costs and quotas as a whole;
@@ -35,11 +47,11 @@ const SHUTDOWN: Duration = Duration::from_millis(1_500);
 ///    [`share`](LeaseSettings::share) of what each bucket had left at the store's last answer. If that is for
 ///    fewer than three, each request makes its own call: near the limit nothing is claimed, and nothing lost.
 /// 2. *Renew.* When a quarter is left, in the background, one claim at a time. Requests that find nothing left
-///    wait for the claim on its way if it is likely to pay for them in time; one that was granted fewer
-///    answers the others with the store's own denial.
+///    wait for the claim on its way if it is likely to pay for them in time. One that was granted fewer
+///    answers those who have waited since it was sent with the store's own denial; the others make a call.
 /// 3. *Expire.* What is not spent within its [`life`](LeaseSettings::life), counted from when the claim was
 ///    sent, goes back to the store, also when no request comes any more, when a request comes with another
-///    quota, and at [`shutdown`](Self::shutdown). That is tried once.
+///    quota or number of shards, and at [`shutdown`](Self::shutdown). That is tried once.
 /// 4. *Fail.* A claim that fails leaves nothing behind: its error goes to those who wait for it, and the next
 ///    claim is made after a single request has got an answer. Its tokens may be lost until the bucket
 ///    refills, and so are those of a replica that crashes. What was claimed before a failure is charged
@@ -51,6 +63,14 @@ const SHUTDOWN: Duration = Duration::from_millis(1_500);
 ///
 /// **Remaining** is what the store had left at its last answer, and what this replica holds and has not spent.
 /// A limit in shadow that lacked tokens for a part of a claim shows that for all of it.
+///
+/// **Calls saved.** Each claim costs a call, and giving its rest back another. [`Observer::call_saved`] is told of
+/// a request that is answered without a call of its own only when earlier ones have made up for those two of
+/// every claim, whichever tenant it was for. So once they have, the sum is the requests that made no call, less
+/// the claims, less the calls that gave back.
+///
+/// Claims run on the runtime that it was built in, if it was built in one, and so need that one to be driven;
+/// else on that of the request. They end with it, and what they hold is lost until the bucket refills.
 ///
 /// A check that is dropped before it is ready gives its turn to another if it still waits, and loses its
 /// tokens otherwise. Must be used within a Tokio runtime. When it is dropped, what is leased is given back in the
@@ -65,6 +85,10 @@ struct Shared<S> {
     settings: LeaseSettings,
     observer: Arc<dyn Observer>,
     sets: Sets,
+    /// Where claims run, if not where the request does: that runtime may be driven for the request only.
+    runtime: Option<Handle>,
+    /// Calls that claims have made, or may make to give back, and that no request has made up for yet.
+    owed: AtomicU64,
     /// Each claim has a receiver, so it is known when there is none any more.
     closing: watch::Sender<bool>,
 }
@@ -85,6 +109,8 @@ impl<S: Store> Leases<S> {
                 sets: Sets::new(settings.max_sets),
                 settings,
                 observer,
+                runtime: Handle::try_current().ok(),
+                owed: AtomicU64::new(0),
                 closing: watch::Sender::new(false),
             }),
         }
@@ -110,7 +136,7 @@ impl<S: Store> Leases<S> {
 impl<S: Store> Store for Leases<S> {
     fn check(&self, check: Check) -> CheckFuture {
         let shared = &self.shared;
-        if !is_leasable(&check) {
+        if !is_leasable(&check) || *shared.closing.borrow() {
             return shared.store.check(check);
         }
         let now = Instant::now();
@@ -121,14 +147,13 @@ impl<S: Store> Store for Leases<S> {
         let Some(request) = request else {
             return shared.store.check(check);
         };
-        let starts_claim = request.claim.is_some();
         if let Some(count) = request.claim {
             shared.claim(&check, count);
         }
         match request.way {
             Way::Spend(spent) => {
-                shared.count(&check, 1, false);
-                shared.observer.call_saved(SavedBy::Lease);
+                shared.count(&spent.payer, 1, false);
+                shared.spare_call();
                 CheckFuture::ready(Ok(allow(check, &spent)))
             }
             Way::Ask => shared.ask(check, request.era),
@@ -137,12 +162,11 @@ impl<S: Store> Store for Leases<S> {
                 CheckFuture::new(async move {
                     match turn.await {
                         Ok(Ok(Answer::Granted(spent))) => {
-                            if !starts_claim {
-                                shared.observer.call_saved(SavedBy::Lease);
-                            }
+                            shared.spare_call();
                             Ok(allow(check, &spent))
                         }
                         Ok(Ok(Answer::Denied { source, states })) => {
+                            shared.spare_call();
                             Ok(check.decide(0, source, states.iter().copied()))
                         }
                         Ok(Err(error)) => Err(error),
@@ -177,8 +201,23 @@ impl<S: Store> Shared<S> {
     /// Starts a claim in the background.
     fn claim(self: &Arc<Self>, check: &Check, count: NonZeroU64) {
         let claim = Claim::new(self.clone(), check, count);
-        if !claim.comes_too_late() {
-            tokio::spawn(claim.run());
+        if claim.comes_too_late() {
+            return;
+        }
+        self.owed.fetch_add(CALLS_OF_A_CLAIM, Ordering::Relaxed);
+        // Nobody waits for the task itself, which tells the account how it ends.
+        match &self.runtime {
+            Some(runtime) => drop(runtime.spawn(claim.run())),
+            None => drop(tokio::spawn(claim.run())),
+        }
+    }
+
+    /// A call was not made that would have been without leases, or was reckoned with.
+    fn spare_call(&self) {
+        let pay = |owed: u64| owed.checked_sub(1);
+        let relaxed = Ordering::Relaxed;
+        if self.owed.fetch_update(relaxed, relaxed, pay).is_err() {
+            self.observer.call_saved(SavedBy::Lease);
         }
     }
 

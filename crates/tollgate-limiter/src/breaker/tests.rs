@@ -46,7 +46,7 @@ impl Store for Scripted {
     }
 
     fn adjust(&self, _: Adjustment) -> AdjustFuture {
-        unreachable!("nothing is given back here")
+        AdjustFuture::ready(Ok(Vec::new()))
     }
 }
 
@@ -99,6 +99,13 @@ impl Bench {
         self.store.answer(answer);
         assert_eq!(future.await.map(drop).map_err(|error| error.kind()), answer);
         true
+    }
+
+    /// Whether tokens that are given back are let through.
+    async fn gives_back(&self) -> bool {
+        let decision = check().decide(1, Source::Store, [(0, Wait::None)]);
+        let rest = Adjustment::give_back(&check(), &decision, 1).expect("a token");
+        self.breaker.adjust(rest).await.is_ok()
     }
 
     async fn open(&self) {
@@ -252,6 +259,51 @@ async fn a_probe_that_nobody_polls_any_more_does_not_wedge_it() {
     bench.store.answer(Ok(()));
     assert!(probe.await.is_ok());
     assert_eq!(bench.state(), BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_with_a_far_deadline_makes_way_after_the_cool_down_and_may_still_succeed() {
+    let bench = Bench::new(BreakerSettings::default());
+    bench.open().await;
+    advance(Duration::from_millis(301)).await;
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let far = || check().with_deadline(deadline.into_std());
+    let first = bench.breaker.check(far());
+    advance(Duration::from_millis(249)).await;
+    assert!(bench.breaker.check(check()).await.is_err());
+    assert_eq!(bench.store.calls(), 1, "a probe is under way");
+    advance(Duration::from_millis(1)).await;
+    let second = bench.breaker.check(far());
+    assert_eq!(bench.store.calls(), 2);
+    // A former probe that fails says nothing; one that succeeds does.
+    bench.store.answer(Err(ErrorKind::Timeout));
+    assert!(first.await.is_err());
+    assert_eq!(bench.state(), BreakerState::HalfOpen);
+    advance(Duration::from_millis(250)).await;
+    let third = bench.breaker.check(far());
+    bench.store.answer(Ok(()));
+    assert!(second.await.is_ok());
+    assert_eq!(bench.state(), BreakerState::Closed);
+    bench.store.answer(Err(ErrorKind::Timeout));
+    assert!(third.await.is_err());
+    assert!(bench.call(Ok(())).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tokens_are_given_back_unless_it_is_open_and_cools_down() {
+    let bench = Bench::new(BreakerSettings::default());
+    assert!(bench.gives_back().await);
+    bench.open().await;
+    assert!(!bench.gives_back().await);
+    advance(Duration::from_millis(301)).await;
+    assert!(bench.gives_back().await);
+    assert_eq!(bench.state(), BreakerState::Open, "that is no probe");
+    let probe = bench.breaker.check(check());
+    assert_eq!(bench.state(), BreakerState::HalfOpen);
+    assert!(bench.gives_back().await);
+    bench.store.answer(Err(ErrorKind::Timeout));
+    assert!(probe.await.is_err());
+    assert!(!bench.gives_back().await);
 }
 
 #[tokio::test(start_paused = true)]

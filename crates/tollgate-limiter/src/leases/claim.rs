@@ -10,6 +10,9 @@ use tollgate_core::{Adjustment, ChargeState, Check, Decision, ErrorKind, Store, 
 
 use super::{Shared, ledger::Ledger};
 
+/// A claim that takes longer has failed. It may be the circuit breaker's probe, which nothing else is meanwhile.
+const LONGEST_CLAIM: Duration = Duration::from_millis(500);
+
 /// Giving back is not worth more time: the bucket refills meanwhile.
 pub(super) const GIVE_BACK: Duration = Duration::from_secs(1);
 
@@ -57,7 +60,7 @@ impl<S: Store> Claim<S> {
         let expires = sent + settings.life;
         // Nobody waits for it longer than for a call of its own, and when it comes later than this, not
         // much of it can be spent.
-        let deadline = sent + settings.life / 2;
+        let deadline = sent + LONGEST_CLAIM.min(settings.life / 2);
         let call = self.check.clone().with_deadline(deadline.into_std());
         let answer = timeout_at(deadline, self.shared.store.check(call)).await;
         let answer = answer.unwrap_or_else(|_| Err(late()));
@@ -65,7 +68,7 @@ impl<S: Store> Claim<S> {
         let (held, spent) = oneshot::channel();
         let now = Instant::now();
         let settled = self.shared.sets.find(&self.check, now, |ledger| {
-            ledger.settle(settings, &answer, expires, held, now)
+            ledger.settle(settings, &self.check, &answer, expires, held, now)
         });
         let (batch, handed, next) =
             settled.map_or((None, 0, None), |it| (it.batch, it.handed, it.next));
@@ -83,6 +86,7 @@ impl<S: Store> Claim<S> {
             Ok(decision) => decision,
             Err(error) => {
                 tracing::debug!(%error, "a claim of the rate limiter failed");
+                self.shared.spare_call();
                 return;
             }
         };
@@ -131,6 +135,7 @@ impl<S: Store> Claim<S> {
             return;
         };
         let Some(adjustment) = Adjustment::give_back(&self.check, decision, unspent) else {
+            self.shared.spare_call();
             return;
         };
         let deadline = Instant::now() + GIVE_BACK;

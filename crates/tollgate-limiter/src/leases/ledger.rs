@@ -15,7 +15,7 @@ pub(super) type States = Arc<[(u64, Wait)]>;
 
 /// The account of one set of buckets. One at a time works on it; none of its methods waits.
 pub(super) struct Ledger {
-    /// Who pays, and by which quotas.
+    /// Who pays, by which quotas, from how many shards.
     check: Check,
     /// Counts the changes of that, so that an answer from before one is told apart.
     era: u64,
@@ -29,12 +29,14 @@ pub(super) struct Ledger {
     next_batch: u64,
     claim: Option<Pending>,
     /// Requests that wait for the claim; what is left over from it, for the next one.
-    waiters: VecDeque<oneshot::Sender<Turn>>,
+    waiters: VecDeque<Waiter>,
 }
 
 /// What is left of one claim.
 struct Batch {
     number: u64,
+    /// As it was claimed for.
+    payer: Check,
     unspent: u64,
     /// Not to be spent from then on.
     expires: Instant,
@@ -47,6 +49,12 @@ struct Pending {
     count: u64,
     era: u64,
     sent: Instant,
+}
+
+/// A request that waits for a claim.
+struct Waiter {
+    since: Instant,
+    turn: oneshot::Sender<Turn>,
 }
 
 /// What a waiting request gets. One that gets none makes a call of its own.
@@ -62,6 +70,8 @@ pub(super) enum Answer {
 /// A request that was paid for from a lease.
 #[derive(Debug)]
 pub(super) struct Spent {
+    /// As it was claimed for: its key class may be another.
+    pub(super) payer: Check,
     pub(super) states: States,
     /// The requests that this replica can still pay for.
     pub(super) unspent: u64,
@@ -154,11 +164,12 @@ impl Ledger {
         }
     }
 
-    /// Ends the claim that is on its way. `expires` is when the tokens that it brings do, and `held` is
+    /// Ends the claim for `payer` that is on its way. `expires` is when the tokens that it brings do, and `held` is
     /// dropped when they are spent or void before.
     pub(super) fn settle(
         &mut self,
         settings: &LeaseSettings,
+        payer: &Check,
         answer: &Result<Decision, StoreError>,
         expires: Instant,
         held: oneshot::Sender<()>,
@@ -180,15 +191,16 @@ impl Ledger {
             Err(error) => {
                 let asked_for = usize::try_from(claim.count).unwrap_or(usize::MAX);
                 for waiter in self.waiters.drain(..).take(asked_for) {
-                    let _ = waiter.send(Err(error.clone()));
+                    let _ = waiter.turn.send(Err(error.clone()));
                 }
             }
             Ok(decision) if now < expires => {
                 let mut unspent = decision.granted;
                 if let Some(states) = states_of(decision) {
-                    let is_short = decision.granted < claim.count;
-                    settled.handed =
-                        self.hand_out(&mut unspent, is_short, decision.source, &states);
+                    settled.handed = self.hand_out(&mut unspent, payer, &states);
+                    if decision.granted < claim.count {
+                        self.deny(claim.sent, decision.source, &states);
+                    }
                 }
                 if decision.granted > 0 {
                     let number = self.next_batch;
@@ -197,6 +209,7 @@ impl Ledger {
                     if unspent > 0 {
                         self.batches.push_back(Batch {
                             number,
+                            payer: payer.clone(),
                             unspent,
                             expires,
                             _held: Some(held),
@@ -230,29 +243,19 @@ impl Ledger {
     }
 
     /// Pays for waiting requests, oldest first. Returns how many took it.
-    fn hand_out(
-        &mut self,
-        unspent: &mut u64,
-        is_short: bool,
-        source: Source,
-        states: &States,
-    ) -> u64 {
+    fn hand_out(&mut self, unspent: &mut u64, payer: &Check, states: &States) -> u64 {
         let mut handed = 0;
-        while *unspent > 0 || is_short {
+        while *unspent > 0 {
             let Some(waiter) = self.waiters.pop_front() else {
                 break;
             };
-            let states = states.clone();
-            if *unspent == 0 {
-                let _ = waiter.send(Ok(Answer::Denied { source, states }));
-                continue;
-            }
             let spent = Spent {
-                states,
+                payer: payer.clone(),
+                states: states.clone(),
                 unspent: *unspent - 1,
             };
             // One that has given up leaves it to the others.
-            if waiter.send(Ok(Answer::Granted(spent))).is_ok() {
+            if waiter.turn.send(Ok(Answer::Granted(spent))).is_ok() {
                 *unspent -= 1;
                 handed += 1;
             }
@@ -260,15 +263,29 @@ impl Ledger {
         handed
     }
 
+    /// Denies the requests that have waited since before the claim was sent. The store may have decided it
+    /// before the others came, and have tokens for them by now.
+    fn deny(&mut self, sent: Instant, source: Source, states: &States) {
+        let was_there = |it: &Waiter| it.since <= sent;
+        while self.waiters.front().is_some_and(was_there)
+            && let Some(waiter) = self.waiters.pop_front()
+        {
+            let states = states.clone();
+            let _ = waiter.turn.send(Ok(Answer::Denied { source, states }));
+        }
+    }
+
     fn spend(&mut self, now: Instant) -> Option<Spent> {
         let states = self.states.as_ref()?;
         let position = self.batches.iter().position(|it| now < it.expires)?;
         let batch = &mut self.batches[position];
+        let payer = batch.payer.clone();
         batch.unspent -= 1;
         if batch.unspent == 0 {
             self.batches.remove(position);
         }
         Some(Spent {
+            payer,
             states: states.clone(),
             unspent: self.unspent(now),
         })
@@ -320,12 +337,15 @@ impl Ledger {
         if !check.deadline().is_none_or(in_time) {
             return None;
         }
-        let (waiter, turn) = oneshot::channel();
-        self.waiters.push_back(waiter);
+        let (sender, turn) = oneshot::channel();
+        self.waiters.push_back(Waiter {
+            since: now,
+            turn: sender,
+        });
         Some(turn)
     }
 
-    /// All that is known and claimed was for other quotas.
+    /// All that is known and claimed was for other quotas or shards.
     fn change_payer(&mut self, check: &Check, now: Instant) {
         self.check = check.clone();
         self.era += 1;
@@ -339,11 +359,11 @@ impl Ledger {
     }
 }
 
-/// Whether both are charged by the same quotas, and counted under the same label.
+/// Whether both are charged by the same quotas, to the same parts of the buckets. The key class is but a label.
 fn is_same_payer(a: &Check, b: &Check) -> bool {
     let mut charges = a.charges().iter().zip(b.charges());
     let same_quota = |(a, b): (&Charge, &Charge)| a.limit.quota == b.limit.quota;
-    a.key_class() == b.key_class() && charges.all(same_quota)
+    a.shards() == b.shards() && charges.all(same_quota)
 }
 
 /// The states that a decision tells; `None` if it leaves one out.

@@ -1,5 +1,6 @@
 use std::{
     collections::HashMap,
+    num::NonZeroU8,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -48,6 +49,8 @@ struct Log {
     checks: Vec<u64>,
     adjustments: usize,
     saved: usize,
+    /// How often the number of leased tokens has changed.
+    moves: usize,
     /// By key class.
     leased: HashMap<String, i64>,
     /// Tokens that requests took, and when: from the store on its own, or from a lease.
@@ -179,6 +182,7 @@ impl Observer for Watch {
 
     fn leased(&self, key_class: &str, tokens: i64) {
         let mut log = lock(&self.0);
+        log.moves += 1;
         let leased = log.leased.entry(key_class.to_owned()).or_default();
         *leased += tokens;
         assert!(*leased >= 0, "less than nothing is leased");

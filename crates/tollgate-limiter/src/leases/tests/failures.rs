@@ -98,6 +98,22 @@ async fn nobody_waits_for_a_claim_that_is_overdue() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_is_given_up_soon_however_long_a_lease_lives() {
+    let link = Link::new();
+    let settings = LeaseSettings {
+        life: 60 * SECOND,
+        ..LeaseSettings::default()
+    };
+    let replica = link.replica(settings);
+    let _ = ask_at_once(&replica, &thousand(), 10).await;
+    link.set(Fault::Silence);
+    let _waiting = replica.check(thousand());
+    assert_eq!(link.log().outstanding(), 11);
+    sleep(SECOND / 2 + MS).await;
+    assert_eq!(link.log().outstanding(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_from_before_a_cut_is_spent_while_it_lives_and_never_charged_again() {
     let link = Link::new();
     let replica = with_lease(&link, &thousand()).await;
@@ -151,8 +167,10 @@ async fn shutdown_gives_everything_back_at_once_and_ends_leasing() {
         assert_eq!(link.remaining(other), 1_000 - 6);
     }
     link.log().checks.clear();
+    link.log().moves = 0;
     let _ = ask_often(&replica, &thousand(), 50, MS).await;
     assert_eq!(link.log().checks, [1; 50]);
+    assert_eq!(link.log().moves, 0, "no claim is even thought of");
     replica.shutdown().await;
 }
 
@@ -186,16 +204,43 @@ async fn a_stage_that_is_dropped_gives_back() {
     );
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    let builder = builder.enable_time().start_paused(true);
+    builder.build().expect("a runtime")
+}
+
+#[test]
+fn claims_run_where_the_stage_was_built_though_a_request_came_from_elsewhere() {
+    let (service, worker) = (runtime(), runtime());
+    let link = Link::new();
+    let replica = service.block_on(async { link.replica(LeaseSettings::default()) });
+    // Driven for one call at a time, and not any more after the one that has to wait for a claim.
+    assert_eq!(worker.block_on(ask_at_once(&replica, &thousand(), 10)), 10);
+    let entered = worker.enter();
+    drop(replica.check(thousand()));
+    drop(entered);
+    assert_eq!(link.log().outstanding(), 11);
+    service.block_on(replica.shutdown());
+    assert_eq!(link.log().outstanding(), 0);
+    assert_eq!(link.remaining(&thousand()), 1_000 - 10);
+}
+
+#[test]
+fn a_stage_that_was_built_outside_of_a_runtime_leases_on_that_of_the_request() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    runtime().block_on(async {
+        let _ = ask_at_once(&replica, &thousand(), 10).await;
+        let answer = ask(&replica, thousand()).await.expect("an answer");
+        assert_eq!(answer.source, Source::Lease);
+        replica.shutdown().await;
+    });
+    assert_eq!(link.remaining(&thousand()), 1_000 - 11);
+}
+
 #[test]
 fn claims_that_end_with_their_runtime_are_not_leased_any_more() {
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime")
-    };
     let first = runtime();
     let (link, replica) = first.block_on(async {
         let link = Link::new();

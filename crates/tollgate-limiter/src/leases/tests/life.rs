@@ -315,6 +315,89 @@ async fn a_claim_that_was_under_way_when_the_quota_changed_is_given_back() {
     assert_eq!(link.remaining(&check(old, 1)), 1_000 - 12);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_void_when_the_number_of_shards_changes() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let whole = check(quota(1_000, "1/h"), 1);
+    let split = whole.clone().with_shards(NonZeroU8::MAX);
+    let _ = ask_at_once(&replica, &whole, 10).await;
+    let _ = ask(&replica, whole.clone()).await;
+    assert_eq!(link.log().outstanding(), 10);
+    let first = ask(&replica, split).await.expect("an answer");
+    assert_eq!(first.source, Source::Store);
+    sleep(10 * MS).await;
+    assert_eq!(link.log().outstanding(), 0, "given back at once");
+    assert_eq!(link.remaining(&whole), 1_000 - 12);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tenants_of_two_key_classes_spend_one_lease_which_counts_for_the_class_that_claimed_it() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let pro = check(quota(10_000, "1/h"), 1);
+    let free = pro.clone().with_key_class("free".into());
+    for _ in 0..200 {
+        for check in [&pro, &free] {
+            assert_eq!(ask_often(&replica, check, 1, MS).await, 1);
+        }
+    }
+    let calls = link.log().checks.len();
+    assert!(calls < 40, "{calls} calls for 400 requests");
+    sleep(2 * SECOND).await;
+    let mut leased: Vec<_> = link.log().leased.clone().into_iter().collect();
+    leased.sort_unstable();
+    assert_eq!(leased, [("free".to_owned(), 0), ("pro".to_owned(), 0)]);
+    assert_eq!(link.remaining(&pro), 10_000 - 400);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_short_claim_denies_only_those_who_came_before_it_was_sent() {
+    let link = Link::new();
+    link.weather.lock().expect("no panic").1 = 10 * MS;
+    let replica = link.replica(LeaseSettings::default());
+    // A token every 10 ms.
+    let check = check(quota(1_000, "100/s"), 1);
+    let _ = ask_at_once(&replica, &check, 10).await;
+    let others = check
+        .clone()
+        .with_count(NonZeroU64::new(1_000).expect("not 0"));
+    let _ = link.store.decide(others).expect("an answer");
+
+    // The store has one token for these when it decides, and the next one 10 ms later.
+    let before = [replica.check(check.clone()), replica.check(check.clone())];
+    sleep(15 * MS).await;
+    let after = replica.check(check.clone());
+    let [first, second] = before;
+    let first = first.await.expect("an answer");
+    assert_eq!((first.is_allowed(), first.source), (true, Source::Lease));
+    let second = second.await.expect("an answer");
+    assert_eq!((second.is_allowed(), second.source), (false, Source::Store));
+    assert!(after.await.expect("an answer").is_allowed());
+    assert_eq!(link.log().claims(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_saved_are_the_requests_without_a_call_less_the_calls_that_leases_cost() {
+    // Bursts whose lease is wasted, bursts that a lease pays for, and a steady tenant.
+    for (burst, pause) in [(6, 1_500), (100, 1_500), (500, 5)] {
+        let link = Link::new();
+        let replica = link.replica(LeaseSettings::default());
+        let check = check(quota(1_000, "1000/s"), 1);
+        let mut asked = 0;
+        while asked < 500 {
+            let _ = ask_often(&replica, &check, burst, 5 * MS).await;
+            asked += burst;
+            sleep(pause * MS).await;
+        }
+        replica.shutdown().await;
+        let log = link.log();
+        let calls = log.checks.len() + log.adjustments;
+        let spared = asked.saturating_sub(calls);
+        assert_eq!(log.saved, spared, "{asked} requests, {calls} calls");
+    }
+}
+
 #[test]
 fn settings_out_of_range_are_refused_by_name() {
     type Change = (&'static str, fn(&mut LeaseSettings));

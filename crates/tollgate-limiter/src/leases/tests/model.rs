@@ -82,9 +82,14 @@ impl World {
             account.granted += granted;
             let expires = self.now + self.settings.life;
             let answer = Ok(base.answer(granted));
-            let settled = account
-                .ledger
-                .settle(&self.settings, &answer, expires, held, self.now);
+            let settled = account.ledger.settle(
+                &self.settings,
+                &self.check,
+                &answer,
+                expires,
+                held,
+                self.now,
+            );
             account.handed += settled.handed;
             assert_eq!(settled.batch.is_some(), granted > 0);
             claim = settled.next;
