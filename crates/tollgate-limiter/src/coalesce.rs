@@ -127,12 +127,9 @@ impl<S: Store> Store for Coalesce<S> {
         }
         let now = Instant::now();
         let key = Key(check.clone());
-        let joined = self.shared.flights(&key).join(
-            key.clone(),
-            now,
-            |started| self.shared.overdue(*started) < now,
-            |started| self.shared.wait(check.clone(), *started, now),
-        );
+        let joined = self.shared.flights(&key).join(key.clone(), now, |started| {
+            self.shared.wait(check.clone(), *started, now)
+        });
         match joined {
             Joined::First(number) => self.shared.call(check, Some((key, number))),
             Joined::Alone => self.shared.call(check, None),

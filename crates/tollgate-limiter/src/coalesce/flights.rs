@@ -60,13 +60,11 @@ impl<K: Hash + Eq, C, W> Flights<K, C, W> {
         }
     }
 
-    /// Starts `call` if none is in flight, or one that is overdue and has nobody behind it. Otherwise `wait`
-    /// says who waits behind the one in flight, if anybody.
+    /// Starts `call`, unless one is in flight: then `wait` says who waits behind that one, if anybody.
     pub(super) fn join<T>(
         &self,
         key: K,
         call: C,
-        is_overdue: impl FnOnce(&C) -> bool,
         wait: impl FnOnce(&C) -> Option<(W, T)>,
     ) -> Joined<T> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
@@ -83,10 +81,6 @@ impl<K: Hash + Eq, C, W> Flights<K, C, W> {
             }
             Entry::Occupied(mut entry) => {
                 let flight = entry.get_mut();
-                if flight.waiting.is_empty() && is_overdue(&flight.call) {
-                    (flight.number, flight.call) = (number, call);
-                    return Joined::First(number);
-                }
                 let Some((waiter, ticket)) = wait(&flight.call) else {
                     return Joined::Alone;
                 };

@@ -21,7 +21,7 @@ mod flights;
 enum Kind {
     Stays,
     Leaves,
-    /// It holds the call in flight for overdue, both when it comes and when it waits.
+    /// It holds the call in flight for overdue.
     TakesOver,
 }
 
@@ -37,9 +37,7 @@ struct World {
 
 impl World {
     fn check(&self, kind: Kind) {
-        let is_overdue = |&(): &()| matches!(kind, TakesOver);
-        let wait = |&(): &()| Some(mpsc::channel());
-        match self.flights.join((), (), is_overdue, wait) {
+        match self.flights.join((), (), |()| Some(mpsc::channel())) {
             Joined::First(number) => {
                 self.call_for(1);
                 self.go_on(self.flights.end(&(), number, ()));
