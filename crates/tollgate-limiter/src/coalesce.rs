@@ -3,6 +3,7 @@
 use std::{
     fmt,
     hash::{BuildHasher, Hash, Hasher, RandomState},
+    mem,
     num::NonZeroU64,
     sync::{Arc, Mutex},
     time::Duration,
@@ -14,12 +15,12 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 use tollgate_core::{
-    AdjustFuture, Adjustment, Charge, ChargeState, Check, CheckFuture, Decision, ErrorKind,
-    MAX_TOKENS, Store, StoreError,
+    AdjustFuture, Adjustment, Charge, ChargeState, Check, CheckFuture, Decision, ErrorKind, Store,
+    StoreError,
 };
 
 use self::{
-    flights::{Flights, Joined},
+    flights::{Flights, Joined, Next},
     round_trip::RoundTrip,
     shares::shares,
 };
@@ -32,8 +33,11 @@ mod shares;
 /// Enough that threads on as many cores as a server has seldom meet.
 const SHARDS: usize = 64;
 
-/// Nobody waits longer for a call to end that is not its own: whoever made that one may have stopped to poll it.
-const LONGEST_WAIT: Duration = Duration::from_secs(1);
+/// A shared call without a deadline is given up after this time, and no call is waited for any longer.
+const LONGEST: Duration = Duration::from_secs(1);
+
+/// Timers count whole milliseconds, and may be late by one.
+const TICK: Duration = Duration::from_millis(1);
 
 /// Spares the store calls, without giving up anything: while one call for some buckets is in flight in this
 /// process, further checks that ask for the same gather, and the next call asks for all of them at once.
@@ -43,26 +47,37 @@ const LONGEST_WAIT: Duration = Duration::from_secs(1);
 ///
 /// 1. A check that finds nothing in flight goes to the store at once, within its own future.
 /// 2. When the call in flight ends, however it does, one call is made for all that have gathered by then, in a
-///    task of its own: none of them can take the others along when it leaves. At most 10^12 are asked for at
-///    once, which is all that a call can ask for; the rest goes in the call after that.
+///    task of its own: none of them can take the others along when it leaves. The task runs on the runtime in
+///    which this was built, or else on that of one of those who wait.
 /// 3. Each gets the answer that it would have had if all had been asked one by one, in the order in which they
 ///    came: its own remaining tokens, and a wait only if it was not granted.
-/// 4. A check that is dropped before its call is made is not asked for. One that is dropped later loses what it
+/// 4. Nobody waits for long behind a call that is overdue: one that takes longer than twice the mean of late and
+///    a millisecond, and at most a second. The first to find it so sends one call for all that have gathered,
+///    which takes the place of the overdue one: there may be two calls in flight then, but not one for each who
+///    waits. A call whose caller has stopped to poll it is overdue like any other.
+/// 5. A check with a deadline waits only while there is as much time left as the longest of the last 64 to 128
+///    calls took, so that it fails no sooner than with a call of its own. If the call in flight is not expected to
+///    end by then, going by the mean, it makes its own call at once; if that does not end by then all the same,
+///    it sends the call for all that have gathered. Before the first call has ended, nothing is known, and such a
+///    check does not wait.
+/// 6. A shared call has the latest of its checks' deadlines, or a second if one of them has none, and is given up
+///    then, whether or not the store keeps deadlines. Each check fails at its own.
+/// 7. A check that is dropped before its call is made is not asked for. One that is dropped later loses what it
 ///    was charged, as it does without this stage. Neither is of concern to the others.
-/// 5. A call that fails, or panics, fails the checks that it asked for, with that error. Those that have gathered
-///    behind it go on with a call of their own.
-/// 6. A check whose deadline would pass before the call in flight and a usual round trip after it are over does
-///    not wait, but makes its own call at once; so does one that has waited until only a usual round trip is
-///    left, or a second. A shared call has the latest of its checks' deadlines, and each check fails at its own.
-/// 7. Checks with charges in shadow pass through: the answer to a shared call does not tell to how many of the
-///    granted a shadow charge applied, so nobody could be told whether it was one of them. So do checks that
-///    would have to wait outside of a Tokio runtime.
+/// 8. A call that fails, or panics, fails the checks that it asked for, with that error. Those that have gathered
+///    behind it go on with a call of their own. If the runtime that was to make a call ends before it is made,
+///    nothing was charged, and each makes its own.
+/// 9. Checks for more than one request pass through: they are batches already. So do checks with charges in
+///    shadow: the answer to a shared call does not tell to how many of the granted a shadow charge applied, so
+///    nobody could be told whether it was one of them. And so do checks that would have to wait outside of a
+///    Tokio runtime.
 ///
 /// Clones share what they know. An entry is kept for each call in flight, and nothing else.
 ///
 /// # Panics
 ///
-/// A check that waits does so with Tokio's timer, which the runtime must have enabled.
+/// A check that waits does so with Tokio's timer, which its runtime and the one that makes the shared calls must
+/// have enabled.
 pub struct Coalesce<S> {
     shared: Arc<Shared<S>>,
 }
@@ -71,6 +86,8 @@ struct Shared<S> {
     store: S,
     observer: Arc<dyn Observer>,
     round_trip: RoundTrip,
+    /// The one in which this was built: as a rule it outlives the others, and is driven.
+    runtime: Option<Handle>,
     hasher: RandomState,
     flights: [Flights<Key, Instant, Waiter>; SHARDS],
 }
@@ -78,12 +95,15 @@ struct Shared<S> {
 type Answer = Result<Decision, StoreError>;
 
 impl<S: Store> Coalesce<S> {
-    /// Shares the calls to `store`, and tells `observer` of each check that needed none of its own.
+    /// Shares the calls to `store`, and tells `observer` of each check that was answered without one of its own.
+    ///
+    /// Built within a Tokio runtime, it makes the shared calls there.
     pub fn new(store: S, observer: Arc<dyn Observer>) -> Self {
         let shared = Shared {
             store,
             observer,
             round_trip: RoundTrip::default(),
+            runtime: Handle::try_current().ok(),
             hasher: RandomState::new(),
             flights: std::array::from_fn(|_| Flights::new()),
         };
@@ -102,7 +122,7 @@ impl<S: Store> Store for Coalesce<S> {
     ///
     /// A check that is dropped while it waits for its call to be made is not charged; later, it may be.
     fn check(&self, check: Check) -> CheckFuture {
-        if check.shadow() > 0 {
+        if check.shadow() > 0 || check.count() > 1 {
             return self.shared.store.check(check);
         }
         let now = Instant::now();
@@ -111,7 +131,7 @@ impl<S: Store> Store for Coalesce<S> {
             self.shared.wait(check.clone(), *started, now)
         });
         match joined {
-            Joined::First => self.shared.call(check, Some(key)),
+            Joined::First(number) => self.shared.call(check, Some((key, number))),
             Joined::Alone => self.shared.call(check, None),
             Joined::Behind(place, waiting) => {
                 let shared = self.shared.clone();
@@ -176,61 +196,54 @@ impl<S> Shared<S> {
         started: Instant,
         now: Instant,
     ) -> Option<Instant> {
-        let longest = now + LONGEST_WAIT;
+        let overdue = self.overdue(started);
         let Some(deadline) = deadline else {
-            return Some(longest);
+            return Some(overdue);
         };
-        let usual = self.round_trip.usual();
-        let sent_by = deadline.checked_sub(usual)?;
-        let sent_at = (started + usual).max(now);
-        (sent_at <= sent_by).then(|| sent_by.min(longest))
+        let sent_by = deadline.checked_sub(self.round_trip.long()? + TICK)?;
+        let sent_at = (started + self.round_trip.usual()).max(now);
+        (sent_at <= sent_by).then(|| sent_by.min(overdue))
+    }
+
+    /// When a call that has `started` should long have ended.
+    fn overdue(&self, started: Instant) -> Instant {
+        started + (2 * self.round_trip.usual() + TICK).min(LONGEST)
     }
 }
 
 impl<S: Store> Shared<S> {
-    /// Makes a call within the future of the one who asks. With a key, it is the one in flight for that.
-    fn call(self: &Arc<Self>, check: Check, flight: Option<Key>) -> CheckFuture {
-        let call = Call::new(self.clone(), flight);
+    /// Makes a call within the future of the one who asks: the one in flight of that number for that key, if any.
+    fn call(self: &Arc<Self>, check: Check, flight: Option<(Key, u64)>) -> CheckFuture {
+        let call = Call::new(self.clone(), Instant::now(), flight);
         self.store
             .check(check)
             .inspect(move |answer| call.ended(answer))
     }
 
-    /// Makes one call for all who have gathered.
-    async fn call_for(self: Arc<Self>, batch: Vec<Waiter>, call: Call<S>) {
-        let Some(check) = gather(&batch) else {
+    /// Has the call in flight that has `started` now made for those who have gathered, in a task of its own.
+    fn send(self: &Arc<Self>, key: Key, started: Instant, next: Next<Waiter>, runtime: &Handle) {
+        // Made before the task: if that never runs, it still ends.
+        let call = Call::new(self.clone(), started, Some((key, next.number)));
+        let batch = Batch::new(next.waiters);
+        let runtime = self.runtime.as_ref().unwrap_or(runtime);
+        runtime.spawn(self.clone().call_for(batch, call));
+    }
+
+    async fn call_for(self: Arc<Self>, mut batch: Batch, call: Call<S>) {
+        let Some(check) = batch.send() else {
             return;
         };
-        let answer = self.store.check(check).await;
+        let deadline = check.deadline().map(Instant::from_std);
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + LONGEST);
+        let answer = timeout_at(deadline, self.store.check(check)).await;
+        let answer = answer.unwrap_or_else(|_| Err(late()));
         call.ended(&answer);
-        let counts: Vec<_> = batch.iter().map(|waiter| waiter.check.count()).collect();
-        let answers: Vec<Answer> = match answer {
-            Ok(whole) => shares(&whole, counts.into_iter()).map(Ok).collect(),
-            Err(error) => vec![Err(error); batch.len()],
-        };
-        for (i, (waiter, answer)) in batch.into_iter().zip(answers).enumerate() {
-            if i > 0 && answer.is_ok() {
-                self.observer.call_saved(SavedBy::Coalesce);
-            }
-            // One who has left loses it.
-            let _ = waiter.answer.send(answer);
+        let served = batch.answer(answer);
+        // But for the call that was made.
+        for _ in 1..served {
+            self.observer.call_saved(SavedBy::Coalesce);
         }
     }
-}
-
-/// The check that asks for all of them.
-fn gather(batch: &[Waiter]) -> Option<Check> {
-    // No deadline is later than any.
-    let is_later = |a: &Check, b: &Check| match (a.deadline(), b.deadline()) {
-        (Some(a), Some(b)) => a > b,
-        (None, _) => true,
-        (_, None) => false,
-    };
-    let checks = batch.iter().map(|waiter| &waiter.check);
-    let latest = checks.reduce(|a, b| if is_later(b, a) { b } else { a })?;
-    let counts = batch.iter().map(|waiter| waiter.check.count());
-    let total = NonZeroU64::new(counts.fold(0, u64::saturating_add))?;
-    Some(latest.clone().with_count(total))
 }
 
 /// What checks that can share a call have in common.
@@ -265,14 +278,14 @@ impl Hash for Key {
 struct Call<S: Store> {
     shared: Arc<Shared<S>>,
     started: Instant,
-    flight: Option<Key>,
+    flight: Option<(Key, u64)>,
 }
 
 impl<S: Store> Call<S> {
-    fn new(shared: Arc<Shared<S>>, flight: Option<Key>) -> Self {
+    const fn new(shared: Arc<Shared<S>>, started: Instant, flight: Option<(Key, u64)>) -> Self {
         Self {
             shared,
-            started: Instant::now(),
+            started,
             flight,
         }
     }
@@ -287,22 +300,17 @@ impl<S: Store> Call<S> {
 
 impl<S: Store> Drop for Call<S> {
     fn drop(&mut self) {
-        let Some(key) = self.flight.take() else {
+        let Some((key, number)) = self.flight.take() else {
             return;
         };
-        let mut total = 0_u64;
-        let fits = |waiter: &Waiter| {
-            total = total.saturating_add(waiter.check.count());
-            total <= MAX_TOKENS
-        };
-        let batch = self.shared.flights(&key).end(&key, Instant::now(), fits);
-        let Some(first) = batch.first() else {
+        let now = Instant::now();
+        let Some(next) = self.shared.flights(&key).end(&key, number, now) else {
             return;
         };
-        let runtime = first.runtime.clone();
-        // Made before the task: one that never runs ends it as well.
-        let next = Self::new(self.shared.clone(), Some(key));
-        runtime.spawn(self.shared.clone().call_for(batch, next));
+        let Some(runtime) = next.waiters.first().map(|waiter| waiter.runtime.clone()) else {
+            return;
+        };
+        self.shared.send(key, now, next, &runtime);
     }
 }
 
@@ -311,31 +319,93 @@ struct Waiter {
     check: Check,
     /// Where the next call can be made: a call may end outside of any runtime.
     runtime: Handle,
+    /// Dropped without an answer if the call is never made.
     answer: oneshot::Sender<Answer>,
+}
+
+/// Those for whom one call is made. Once it has been sent, none of them goes without an answer.
+struct Batch {
+    waiters: Vec<Waiter>,
+    is_sent: bool,
+}
+
+impl Batch {
+    const fn new(waiters: Vec<Waiter>) -> Self {
+        Self {
+            waiters,
+            is_sent: false,
+        }
+    }
+
+    /// The check that asks for all who have not left. `None` if all have.
+    fn send(&mut self) -> Option<Check> {
+        self.waiters.retain(|waiter| !waiter.answer.is_closed());
+        // No deadline is later than any.
+        let is_later = |a: &Check, b: &Check| match (a.deadline(), b.deadline()) {
+            (Some(a), Some(b)) => a > b,
+            (None, _) => true,
+            (_, None) => false,
+        };
+        let checks = self.waiters.iter().map(|waiter| &waiter.check);
+        let latest = checks.reduce(|a, b| if is_later(b, a) { b } else { a })?;
+        let count = NonZeroU64::new(self.waiters.len() as u64)?;
+        let check = latest.clone().with_count(count);
+        self.is_sent = true;
+        Some(check)
+    }
+
+    /// Gives each its own, and says how many were there to get a decision. One who has left loses it.
+    fn answer(mut self, whole: Answer) -> usize {
+        let waiters = mem::take(&mut self.waiters);
+        match whole {
+            Ok(whole) => shares(&whole, waiters.len())
+                .zip(waiters)
+                .filter_map(|(own, waiter)| waiter.answer.send(Ok(own)).ok())
+                .count(),
+            Err(error) => {
+                self.waiters = waiters;
+                self.fail(&error);
+                0
+            }
+        }
+    }
+
+    fn fail(&mut self, error: &StoreError) {
+        for waiter in self.waiters.drain(..) {
+            // One who has left does not mind.
+            let _ = waiter.answer.send(Err(error.clone()));
+        }
+    }
+}
+
+impl Drop for Batch {
+    fn drop(&mut self) {
+        if self.is_sent {
+            self.fail(&lost());
+        }
+    }
 }
 
 /// The other side of a [`Waiter`].
 struct Waiting {
     answer: oneshot::Receiver<Answer>,
-    /// If it is still waiting then, it makes its own call.
+    /// If it is still waiting then, it sends the call for all who do.
     until: Instant,
 }
 
 impl Waiting {
     async fn answer<S: Store>(mut self, seat: Seat<S>, check: Check) -> Answer {
-        if let Ok(answer) = timeout_at(self.until, &mut self.answer).await {
-            return answer.unwrap_or_else(|_| Err(lost()));
+        let mut answer = timeout_at(self.until, &mut self.answer).await;
+        if answer.is_err() {
+            seat.take_over();
+            let deadline = check.deadline().map(Instant::from_std);
+            let last = deadline.unwrap_or_else(|| Instant::now() + LONGEST + TICK);
+            answer = timeout_at(last, &mut self.answer).await;
         }
-        if seat.leave() {
-            return seat.shared.call(check, None).await;
-        }
-        // The call has been made, and is slow.
-        let answer = match check.deadline().map(Instant::from_std) {
-            Some(deadline) => timeout_at(deadline, self.answer).await,
-            None => Ok(self.answer.await),
-        };
         match answer {
-            Ok(answer) => answer.unwrap_or_else(|_| Err(lost())),
+            Ok(Ok(answer)) => answer,
+            // Its call was never made.
+            Ok(Err(_)) => seat.shared.call(check, None).await,
             Err(_) => Err(late()),
         }
     }
@@ -349,16 +419,23 @@ struct Seat<S> {
 }
 
 impl<S> Seat<S> {
-    /// Whether the call has not been made yet; then it will not ask for this one.
-    fn leave(&self) -> bool {
-        let flights = self.shared.flights(&self.key);
-        flights.leave(&self.key, self.place).is_some()
+    /// If the call for those who wait has not been sent, sends it, from the runtime that polls this.
+    fn take_over(&self)
+    where
+        S: Store,
+    {
+        let (key, now) = (&self.key, Instant::now());
+        let next = self.shared.flights(key).take_over(key, self.place, now);
+        if let Some(next) = next {
+            self.shared.send(key.clone(), now, next, &Handle::current());
+        }
     }
 }
 
 impl<S> Drop for Seat<S> {
     fn drop(&mut self) {
-        self.leave();
+        let flights = self.shared.flights(&self.key);
+        flights.leave(&self.key, self.place);
     }
 }
 

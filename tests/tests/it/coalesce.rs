@@ -161,7 +161,8 @@ async fn a_redis_killed_under_way_fails_those_of_that_call_and_nobody_else() {
     let builder = RedisStore::builder(&proxy.url()).deadline(Duration::from_secs(10));
     let store = builder.connect().await.expect("a store");
     let store = Coalesce::new(Patient(store), Arc::new(()));
-    // The script is known, and a usual round trip as well.
+    // The script is known, and that the network is slow: nothing is overdue soon.
+    proxy.set(Fault::DelayReplies(Duration::from_millis(500)));
     assert!(store.check(check("warm", quota(1, "1/d"), 1)).await.is_ok());
     let calls = proxy.commands("EVALSHA");
 

@@ -1,40 +1,57 @@
-//! Every interleaving of a few checks that come, leave and end, on the code of `flights.rs` itself.
+//! Every interleaving of a few checks that come, leave, take over and end, on the code of `flights.rs` itself.
 
 use loom::{
     model::Builder,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+        atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc,
     },
     thread,
 };
 
-use self::flights::{Flights, Joined};
+use self::flights::{Flights, Joined, Next};
 
 #[expect(clippy::duplicate_mod, reason = "once with the checker's mutex")]
 #[path = "flights.rs"]
 mod flights;
 
+/// What a check does when it has to wait.
+#[derive(Clone, Copy)]
+enum Kind {
+    Stays,
+    Leaves,
+    /// It holds the call in flight for overdue.
+    TakesOver,
+}
+
+use Kind::{Leaves, Stays, TakesOver};
+
 struct World {
     flights: Flights<(), (), mpsc::Sender<()>>,
-    /// How many may go in one call.
-    room: usize,
-    in_flight: AtomicBool,
+    /// How many calls may be in flight at a time.
+    most: usize,
+    in_flight: AtomicUsize,
     asked: AtomicUsize,
 }
 
 impl World {
-    fn check(&self, may_leave: bool) {
+    fn check(&self, kind: Kind) {
         match self.flights.join((), (), |()| Some(mpsc::channel())) {
-            Joined::First => {
+            Joined::First(number) => {
                 self.call_for(1);
-                self.go_on();
+                self.go_on(self.flights.end(&(), number, ()));
             }
             Joined::Behind(place, answer) => {
-                if may_leave && self.flights.leave(&(), place).is_some() {
-                    self.asked.fetch_add(1, SeqCst);
-                    return;
+                match kind {
+                    Stays => {}
+                    Leaves => {
+                        if self.flights.leave(&(), place).is_some() {
+                            self.asked.fetch_add(1, SeqCst);
+                            return;
+                        }
+                    }
+                    TakesOver => self.go_on(self.flights.take_over(&(), place, ())),
                 }
                 // If it never came, the model checker would find that nothing can go on.
                 answer.recv().expect("an answer");
@@ -46,71 +63,73 @@ impl World {
     }
 
     fn call_for(&self, checks: usize) {
-        assert!(!self.in_flight.swap(true, SeqCst), "two calls at a time");
+        let others = self.in_flight.fetch_add(1, SeqCst);
+        assert!(others < self.most, "too many calls at a time");
         self.asked.fetch_add(checks, SeqCst);
-        self.in_flight.store(false, SeqCst);
+        self.in_flight.fetch_sub(1, SeqCst);
     }
 
-    fn go_on(&self) {
-        loop {
-            let mut counted = 0;
-            let batch = self.flights.end(&(), (), |_| {
-                counted += 1;
-                counted <= self.room
-            });
-            if batch.is_empty() {
-                return;
-            }
-            assert!(batch.len() <= self.room);
-            self.call_for(batch.len());
-            for waiter in batch {
+    fn go_on(&self, mut next: Option<Next<mpsc::Sender<()>>>) {
+        while let Some(Next { number, waiters }) = next {
+            assert!(!waiters.is_empty(), "a call for nobody");
+            self.call_for(waiters.len());
+            for waiter in waiters {
                 waiter.send(()).expect("one who waits");
             }
+            next = self.flights.end(&(), number, ());
         }
     }
 }
 
-/// Each thread makes its checks one after the other: whether each may leave.
-fn explore(room: usize, threads: &'static [&'static [bool]]) {
+/// Each thread makes its checks one after the other.
+fn explore(threads: &'static [&'static [Kind]]) {
     let mut builder = Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(move || {
+        let checks = || threads.iter().copied().flatten();
+        let takers = checks().filter(|kind| matches!(kind, TakesOver));
         let world = Arc::new(World {
             flights: Flights::new(),
-            room,
-            in_flight: AtomicBool::new(false),
+            most: 1 + takers.count(),
+            in_flight: AtomicUsize::new(0),
             asked: AtomicUsize::new(0),
         });
-        let run = |checks: &'static [bool]| {
+        let run = |checks: &'static [Kind]| {
             let world = world.clone();
-            thread::spawn(move || checks.iter().for_each(|&may_leave| world.check(may_leave)))
+            thread::spawn(move || checks.iter().for_each(|&kind| world.check(kind)))
         };
         let running: Vec<_> = threads.iter().copied().map(run).collect();
         for thread in running {
             thread.join().expect("no panic");
         }
-        let checks: usize = threads.iter().map(|checks| checks.len()).sum();
-        assert_eq!(world.asked.load(SeqCst), checks, "each is asked for once");
+        let asked = world.asked.load(SeqCst);
+        assert_eq!(asked, checks().count(), "each is asked for once");
         assert_eq!(world.flights.len(), 0);
     });
 }
 
 #[test]
 fn each_check_is_asked_for_once_and_none_waits_for_ever() {
-    explore(usize::MAX, &[&[false], &[false], &[false]]);
+    explore(&[&[Stays], &[Stays], &[Stays]]);
 }
 
 #[test]
 fn one_may_leave_while_its_call_is_made() {
-    explore(usize::MAX, &[&[false], &[true], &[true]]);
+    explore(&[&[Stays], &[Leaves], &[Leaves]]);
 }
 
 #[test]
 fn one_that_leaves_late_takes_nobody_elses_place() {
-    explore(usize::MAX, &[&[false, false], &[false], &[false]]);
+    explore(&[&[Stays, Stays], &[Stays], &[Stays]]);
 }
 
 #[test]
-fn who_does_not_fit_goes_in_the_call_after_that() {
-    explore(1, &[&[false], &[true], &[false]]);
+fn one_that_takes_over_takes_the_others_along() {
+    explore(&[&[Stays], &[Stays], &[TakesOver]]);
+}
+
+#[test]
+fn two_that_take_over_do_not_both_send_and_an_overdue_call_ends_no_other() {
+    explore(&[&[Stays], &[TakesOver], &[TakesOver]]);
+    explore(&[&[Stays, Stays], &[TakesOver], &[Leaves]]);
 }

@@ -76,7 +76,9 @@ fn schedules(gentle: bool) -> impl Strategy<Value = Schedule> {
         1 => (0_u64..30).prop_map(|millis| Some(Leave::After(millis))),
     ];
     let deadline = proptest::option::of(1_u64..60);
-    let request = (0_u64..40, 1_u64..4, deadline, leave);
+    // Batches pass through.
+    let count = prop_oneof![9 => Just(1_u64), 1 => 2_u64..5];
+    let request = (0_u64..40, count, deadline, leave);
     let request = request.prop_map(move |(comes, count, deadline, leaves)| Request {
         comes,
         count,

@@ -2,32 +2,29 @@
 
 use tollgate_core::{Decision, Verdict, Wait};
 
-/// Splits the answer to a call that asked for several checks of the same charges at once into the answers that
+/// Splits the answer to a call that asked for so many `checks` of the same charges at once into the answers that
 /// each of them would have had, asked one by one in this order at the same instant.
 ///
-/// First come, first served: each takes as many of the granted as it wants, while they last. It is told the
-/// tokens left after its own charge, which still hold what those behind it were charged; and it is told to wait
-/// only if it did not get all it wanted, and then until one more fits after all that was granted.
+/// First come, first served. Each granted one is told the tokens left after its own charge, which still hold what
+/// those behind it were charged; and only the others are told to wait, until one more fits after all that was
+/// granted.
 ///
 /// None of the charges may be in shadow: of how many of the granted such a charge was made, the answer does
 /// not tell.
-pub(super) fn shares(
-    whole: &Decision,
-    counts: impl Iterator<Item = u64>,
-) -> impl Iterator<Item = Decision> {
+pub(super) fn shares(whole: &Decision, checks: usize) -> impl Iterator<Item = Decision> {
     let mut left = whole.granted;
-    counts.map(move |count| {
-        let granted = count.min(left);
-        left -= granted;
-        share(whole, granted, left, granted == count)
+    (0..checks).map(move |_| {
+        let is_granted = left > 0;
+        left = left.saturating_sub(1);
+        share(whole, is_granted, left)
     })
 }
 
-/// The answer to one that gets `granted`, before others get `left`.
-fn share(whole: &Decision, granted: u64, left: u64, is_served: bool) -> Decision {
+/// The answer to one check, before others get `left`.
+fn share(whole: &Decision, is_granted: bool, left: u64) -> Decision {
     let mut own = whole.clone();
-    own.granted = granted;
-    own.verdict = if granted > 0 {
+    own.granted = u64::from(is_granted);
+    own.verdict = if is_granted {
         Verdict::Allowed
     } else {
         Verdict::Denied
@@ -37,7 +34,7 @@ fn share(whole: &Decision, granted: u64, left: u64, is_served: bool) -> Decision
         limit.remaining = limit
             .remaining
             .map(|remaining| remaining.saturating_add(taken_behind));
-        if is_served {
+        if is_granted {
             limit.wait = Wait::None;
         }
     }
@@ -81,17 +78,16 @@ mod tests {
             limits in vec((1_u64..60, 0.01_f64..50.0, 0_u64..12), 1..4),
             spent in 0_u64..60,
             later in 0_u64..2_000,
-            counts in vec(prop_oneof![4 => Just(1_u64), 1 => 1_u64..20], 1..20),
+            checks in 1_usize..20,
         ) {
             let mut buckets: Vec<Option<Bucket>> = vec![None; limits.len()];
             if spent > 0 {
                 let _ = bucket::decide(check(&limits, spent), &mut buckets, 1_000);
             }
             let now = 1_000 + later;
-            let all = counts.iter().sum();
-            let whole = bucket::decide(check(&limits, all), &mut buckets.clone(), now);
-            for (count, share) in counts.iter().zip(shares(&whole, counts.iter().copied())) {
-                let plain = bucket::decide(check(&limits, *count), &mut buckets, now);
+            let whole = bucket::decide(check(&limits, checks as u64), &mut buckets.clone(), now);
+            for share in shares(&whole, checks) {
+                let plain = bucket::decide(check(&limits, 1), &mut buckets, now);
                 prop_assert_eq!(share, plain);
             }
         }

@@ -238,36 +238,23 @@ async fn first_come_first_served_and_only_the_denied_wait() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_check_for_several_takes_as_many_as_fit() {
+async fn a_check_for_several_is_a_batch_already() {
     let bench = Bench::new();
-    let first = bench.come(of(50)).await;
-    let behind = [
-        bench.come(of(30)).await,
-        bench.come(of(40)).await,
-        bench.come(of(1)).await,
-    ];
+    let claim = bench.come(of(50)).await;
+    let single = bench.come(check()).await;
+    let behind = bench.come(check()).await;
+    // Neither does it wait, nor does any wait behind it.
+    let other = bench.come(of(30)).await;
+    assert_eq!(bench.store.calls(), [50, 1, 30]);
+    for _ in 0..3 {
+        bench.store.end(0, Order::Decide).await;
+    }
     bench.store.end(0, Order::Decide).await;
-    assert_eq!(bench.store.calls(), [71]);
-    bench.store.end(0, Order::Decide).await;
-    assert_eq!(decided(first).await.granted, 50);
     let mut granted = Vec::new();
-    for request in behind {
+    for request in [claim, single, behind, other] {
         granted.push(decided(request).await.granted);
     }
-    assert_eq!(granted, [30, 20, 0]);
-}
-
-#[tokio::test(start_paused = true)]
-async fn no_call_asks_for_more_than_the_store_accepts() {
-    let bench = Bench::new();
-    let _first = bench.come(check()).await;
-    for count in [MAX_TOKENS - 1, 1, 1] {
-        drop(bench.come(of(count)).await);
-    }
-    bench.store.end(0, Order::Decide).await;
-    assert_eq!(bench.store.calls(), [MAX_TOKENS]);
-    bench.store.end(0, Order::Decide).await;
-    assert_eq!(bench.store.calls(), [1]);
+    assert_eq!(granted, [50, 1, 1, 30]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -345,6 +332,7 @@ async fn one_that_leaves_in_time_is_not_asked_for_and_later_loses_its_charge() {
         [1, 1, 0],
         "3 were left, and the one that is gone took one"
     );
+    assert_eq!(bench.saved(), 2, "of the three who were there");
 }
 
 #[tokio::test(start_paused = true)]
@@ -386,26 +374,35 @@ async fn a_panic_is_of_concern_only_to_its_own_call() {
     assert_eq!(bench.in_flight(), 0);
 }
 
-/// Lets the stage learn that a call takes a millisecond, no more.
-async fn learn(bench: &Bench) {
-    for _ in 0..50 {
-        let request = bench.come(check()).await;
-        advance(Duration::from_millis(1)).await;
+/// Lets the stage learn that a call takes so many milliseconds, no more.
+async fn learn(bench: &Bench, millis: u64) {
+    for _ in 0..200 {
+        let request = bench.come(Check::single(charge("warm", 200, 1))).await;
+        advance(Duration::from_millis(millis)).await;
         bench.store.end(0, Order::Decide).await;
         decided(request).await;
     }
-    assert!(bench.coalesce.shared.round_trip.usual() < Duration::from_micros(1_100));
+    let round_trip = &bench.coalesce.shared.round_trip;
+    assert_eq!(round_trip.long(), Some(Duration::from_millis(millis)));
+}
+
+async fn pass(millis: u64) {
+    // Timers that are due fire in a later millisecond than the one they were made in.
+    for _ in 0..millis {
+        advance(Duration::from_millis(1)).await;
+        settle().await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn one_that_cannot_wait_makes_its_own_call_at_once() {
     let bench = Bench::new();
-    learn(&bench).await;
+    learn(&bench, 1).await;
     let _first = bench.come(check()).await;
-    // A millisecond until the call in flight ends, and one for the next.
+    // A millisecond until the call in flight ends, one for the next, and one for the timers.
     let patient = bench.come(within(check(), 3.0)).await;
     assert_eq!(bench.store.calls(), [1]);
-    let hasty = bench.come(within(check(), 1.9)).await;
+    let hasty = bench.come(within(check(), 2.9)).await;
     assert_eq!(bench.store.calls(), [1, 1]);
     bench.store.end(1, Order::Decide).await;
     assert!(decided(hasty).await.is_allowed());
@@ -417,40 +414,196 @@ async fn one_that_cannot_wait_makes_its_own_call_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_that_has_waited_too_long_makes_its_own_call_in_time() {
+async fn while_nothing_is_known_no_deadline_is_put_at_risk() {
     let bench = Bench::new();
-    learn(&bench).await;
-    let _silent = bench.come(check()).await;
-    let request = bench.come(within(check(), 25.0)).await;
-    advance(Duration::from_millis(23)).await;
-    settle().await;
+    bench.all_come(&within(check(), 25.0), 3).await;
+    assert_eq!(bench.store.calls(), [1, 1, 1]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_behind_an_overdue_call_go_together_and_in_time() {
+    let bench = Bench::new();
+    learn(&bench, 5).await;
+    let silent = bench.come(check()).await;
+    // Twice 5 ms and one.
+    pass(4).await;
+    let mut behind = bench.all_come(&within(check(), 25.0), 5).await;
+    pass(6).await;
     assert_eq!(bench.store.calls(), [1]);
-    advance(Duration::from_millis(1)).await;
-    settle().await;
+    pass(2).await;
+    assert_eq!(bench.store.calls(), [1, 5], "one call, not five");
+    // The next ones wait behind that.
+    behind.push(bench.come(within(check(), 25.0)).await);
+    assert_eq!(bench.store.calls(), [1, 5]);
+    // The overdue call takes nobody along when it ends after all.
+    bench.store.end(0, Order::Decide).await;
+    assert!(decided(silent).await.is_allowed());
+    assert_eq!(bench.store.calls(), [5]);
+    bench.store.end(0, Order::Decide).await;
+    assert_eq!(bench.store.calls(), [1]);
+    bench.store.end(0, Order::Decide).await;
+    for request in behind {
+        assert!(decided(request).await.is_allowed());
+    }
+    assert_eq!((bench.saved(), bench.in_flight()), (4, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_one_in_the_greatest_hurry_takes_the_others_along() {
+    let bench = Bench::new();
+    learn(&bench, 5).await;
+    let _slow = bench.come(check()).await;
+    let _patient = bench.come(within(check(), 50.0)).await;
+    // 5 ms for its call, and one for the timers.
+    let start = Instant::now();
+    let _hasty = bench.come(within(check(), 12.0)).await;
+    pass(5).await;
+    assert_eq!(bench.store.calls(), [1]);
+    pass(2).await;
+    assert_eq!(bench.store.calls(), [1, 2]);
+    let latest = start + Duration::from_millis(50);
+    assert_eq!(bench.store.deadline(1), Some(latest));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_nobody_polls_any_more_holds_nobody() {
+    let bench = Bench::new();
+    learn(&bench, 1).await;
+    let mut stuck = bench.coalesce.check(check());
+    let mut cx = Context::from_waker(Waker::noop());
+    assert!(std::pin::Pin::new(&mut stuck).poll(&mut cx).is_pending());
+    // Twice 1 ms and one, and one for the timer.
+    let held = bench.come(check()).await;
+    pass(4).await;
     assert_eq!(bench.store.calls(), [1, 1]);
     bench.store.end(1, Order::Decide).await;
-    assert!(decided(request).await.is_allowed());
-    // It is asked for once.
-    bench.store.end(0, Order::Decide).await;
-    assert!(bench.store.calls().is_empty());
+    assert!(decided(held).await.is_allowed());
+    let next = bench.come(check()).await;
+    assert_eq!(bench.store.calls(), [1, 1], "at once");
+    bench.store.end(1, Order::Decide).await;
+    assert!(decided(next).await.is_allowed());
+    // Never polled at all, and overdue by the time that one comes.
+    let never = bench.coalesce.check(check());
+    pass(4).await;
+    let next = bench.come(check()).await;
+    pass(1).await;
+    assert_eq!(bench.store.calls(), [1, 1, 1]);
+    bench.store.end(2, Order::Decide).await;
+    assert!(decided(next).await.is_allowed());
+    drop((stuck, never));
     assert_eq!(bench.in_flight(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_deadline_nobody_waits_for_ever_for_another() {
-    let bench = Bench::new();
-    // Never polled, and never dropped.
-    let _stuck = bench.coalesce.check(check());
-    let request = bench.come(check()).await;
-    advance(LONGEST_WAIT + Duration::from_millis(1)).await;
-    settle().await;
-    bench.store.end(1, Order::Decide).await;
-    assert!(decided(request).await.is_allowed());
+async fn a_store_that_keeps_no_deadline_holds_nobody_for_ever() {
+    for deadline in [Some(30_u16), None] {
+        let bench = Bench::new();
+        learn(&bench, 1).await;
+        let start = Instant::now();
+        let asked = deadline.map_or_else(check, |millis| within(check(), f64::from(millis)));
+        let first = bench.come(check()).await;
+        let behind = bench.all_come(&asked, 3).await;
+        bench.store.end(0, Order::Decide).await;
+        assert!(decided(first).await.is_allowed());
+        assert_eq!(bench.store.calls(), [3]);
+        for request in behind {
+            assert_eq!(failed(request).await, ErrorKind::Timeout);
+        }
+        let longest = u128::from(deadline.unwrap_or(1_000));
+        assert!((longest..=longest + 4).contains(&start.elapsed().as_millis()));
+        settle().await;
+        assert_eq!((bench.saved(), bench.in_flight()), (0, 0));
+    }
+}
+
+/// A store that some calls take longer to, and that keeps their deadlines.
+#[derive(Clone)]
+struct Jittery {
+    memory: Arc<MemoryStore<ManualClock>>,
+    calls: Arc<AtomicUsize>,
+    usual: u64,
+    /// Of 1000 calls, and how long they take.
+    slow: (usize, u64),
+}
+
+impl Store for Jittery {
+    fn check(&self, check: Check) -> CheckFuture {
+        let call = self.calls.fetch_add(1, Ordering::SeqCst);
+        let (slow, millis) = self.slow;
+        let is_slow = (call.wrapping_mul(2_654_435_761) >> 7) % 1_000 < slow;
+        let takes = Duration::from_millis(if is_slow { millis } else { self.usual });
+        let deadline = Instant::from_std(check.deadline().expect("a deadline"));
+        let memory = self.memory.clone();
+        CheckFuture::new(async move {
+            let there = timeout_at(deadline, tokio::time::sleep(takes)).await;
+            there.map_err(|_| late())?;
+            memory.decide(check)
+        })
+    }
+
+    fn adjust(&self, _: Adjustment) -> AdjustFuture {
+        unreachable!("nothing is given back here")
+    }
+}
+
+/// How many of 64 clients' requests fail at their deadline of 25 ms, and how many calls there are for 100.
+async fn failures_and_calls(usual: u64, slow: (usize, u64), is_shared: bool) -> (usize, usize) {
+    const CLIENTS: usize = 64;
+    const REQUESTS: usize = 200;
+    let store = Jittery {
+        memory: Arc::new(MemoryStore::with_clock(ManualClock::default())),
+        calls: Arc::default(),
+        usual,
+        slow,
+    };
+    let coalesce = Coalesce::new(store.clone(), Arc::new(()));
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..CLIENTS {
+        let (store, coalesce) = (store.clone(), coalesce.clone());
+        clients.spawn(async move {
+            let mut failures = 0;
+            for _ in 0..REQUESTS {
+                let check = within(Check::single(charge("42", 1_000_000, 1)), 25.0);
+                let answer = if is_shared {
+                    coalesce.check(check).await
+                } else {
+                    store.check(check).await
+                };
+                failures += usize::from(answer.is_err());
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            failures
+        });
+    }
+    let failures = clients.join_all().await.into_iter().sum();
+    let calls = store.calls.load(Ordering::SeqCst);
+    (failures, calls * 100 / (CLIENTS * REQUESTS))
+}
+
+#[tokio::test(start_paused = true)]
+async fn jitter_costs_nobody_its_deadline_and_few_savings() {
+    for (usual, slow, most_calls) in [
+        (1, (50, 15), 15),
+        (2, (100, 12), 15),
+        (3, (100, 18), 15),
+        (3, (20, 18), 15),
+        (1, (10, 20), 15),
+        (4, (50, 20), 100),
+        // Two in a row take too long, as some do alone: there is nothing to be saved.
+        (15, (0, 0), 100),
+        (12, (0, 0), 15),
+    ] {
+        assert_eq!(failures_and_calls(usual, slow, false).await, (0, 100));
+        let (failures, calls) = failures_and_calls(usual, slow, true).await;
+        assert_eq!(failures, 0, "{usual} ms, {slow:?}");
+        assert!(calls <= most_calls, "{usual} ms, {slow:?}: {calls} %");
+    }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_shared_call_has_the_latest_deadline_and_each_check_its_own() {
     let bench = Bench::new();
+    learn(&bench, 1).await;
     let start = Instant::now();
     let _first = bench.come(check()).await;
     let short = bench.come(within(check(), 20.0)).await;
@@ -472,6 +625,7 @@ async fn a_shared_call_has_the_latest_deadline_and_each_check_its_own() {
 #[tokio::test(start_paused = true)]
 async fn one_without_a_deadline_takes_it_from_the_call() {
     let bench = Bench::new();
+    learn(&bench, 1).await;
     let _first = bench.come(check()).await;
     let _with = bench.come(within(check(), 20.0)).await;
     let _without = bench.come(check()).await;
@@ -483,12 +637,13 @@ async fn one_without_a_deadline_takes_it_from_the_call() {
     );
 }
 
+fn runtime() -> tokio::runtime::Runtime {
+    let mut builder = tokio::runtime::Builder::new_current_thread();
+    builder.enable_time().build().expect("a runtime")
+}
+
 #[test]
-fn a_runtime_that_ends_leaves_nobody_waiting() {
-    let runtime = || {
-        let mut builder = tokio::runtime::Builder::new_current_thread();
-        builder.enable_time().build().expect("a runtime")
-    };
+fn a_runtime_that_ends_before_the_call_is_made_fails_nobody() {
     let bench = Bench::new();
     let (ends, lives) = (runtime(), runtime());
     let first = ends.block_on(bench.come(check()));
@@ -499,12 +654,60 @@ fn a_runtime_that_ends_leaves_nobody_waiting() {
     let third = lives.block_on(bench.come(check()));
     // Their call would be made in the runtime of the second.
     drop(ends);
-    let answers = lives.block_on(async { [second.await, third.await.expect("no panic")] });
-    for answer in answers {
-        assert_eq!(answer.expect_err("broken off").kind(), ErrorKind::Other);
+    let asked = async {
+        let second = tokio::spawn(second);
+        settle().await;
+        // After the first one's, which is there no more.
+        assert_eq!(bench.store.calls(), [1, 1, 1], "each for itself");
+        for _ in 0..3 {
+            bench.store.end(0, Order::Decide).await;
+        }
+        [decided(second).await, decided(third).await]
+    };
+    for decision in lives.block_on(asked) {
+        assert!(decision.is_allowed());
     }
     assert!(first.is_finished());
     assert_eq!(bench.in_flight(), 0);
+}
+
+#[test]
+fn a_runtime_that_ends_while_the_call_is_in_flight_leaves_nobody_waiting() {
+    let bench = Bench::new();
+    let (ends, lives) = (runtime(), runtime());
+    let first = ends.block_on(bench.come(check()));
+    let _second = ends.block_on(bench.come(check()));
+    let third = lives.block_on(bench.come(check()));
+    ends.block_on(bench.store.end(0, Order::Decide));
+    assert_eq!(bench.store.calls(), [2]);
+    assert!(first.is_finished());
+    drop(ends);
+    let error = lives.block_on(answer(third)).expect_err("broken off");
+    assert_eq!(
+        (error.kind(), error.charge()),
+        (ErrorKind::Other, ChargeState::Unknown)
+    );
+    assert_eq!(bench.in_flight(), 0);
+}
+
+#[test]
+fn shared_calls_are_made_where_the_stage_was_built() {
+    let home = runtime();
+    let bench = home.block_on(async { Bench::new() });
+    let (ends, lives) = (runtime(), runtime());
+    let first = ends.block_on(bench.come(check()));
+    let _second = ends.block_on(bench.come(check()));
+    let third = lives.block_on(bench.come(check()));
+    drop(ends);
+    assert!(first.is_finished());
+    home.block_on(settle());
+    assert_eq!(
+        bench.store.calls(),
+        [1, 1],
+        "one of those who were there is gone"
+    );
+    home.block_on(bench.store.end(1, Order::Decide));
+    assert!(lives.block_on(decided(third)).is_allowed());
 }
 
 #[tokio::test]
