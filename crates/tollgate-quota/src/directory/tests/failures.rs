@@ -61,6 +61,18 @@ async fn a_failing_source_is_probed_for_one_tenant_at_a_time() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn who_queues_when_a_source_begins_to_fail_does_not_ask_it() {
+    let table = Table::new(50);
+    let (directory, _) = open(QuotaBook::new(quotas()).source(table.clone()));
+    table.fail(true);
+    for i in 0..500 {
+        let _ = directory.look_up(&tenant(&i.to_string()));
+    }
+    sleep(Duration::from_millis(700)).await;
+    assert_eq!(table.loads(), MOST_LOADS);
+}
+
+#[tokio::test(start_paused = true)]
 async fn nonsense_of_one_tenant_leaves_the_others_alone() {
     let table = Table::new(1);
     table.set("a", "pro");
