@@ -4,10 +4,7 @@ use std::{
     convert::Infallible,
     fmt,
     pin::Pin,
-    sync::{
-        Arc, Weak,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, Mutex, PoisonError, Weak},
     task::{Context, Poll},
     time::Duration,
 };
@@ -22,13 +19,24 @@ use tokio::{
 use tollgate_core::Tenant;
 
 use crate::{
-    Account, CacheSettings, Change, QuotaEvent, QuotaSource, Quotas,
+    Account, CacheSettings, Change, QuotaEvent, QuotaSource, Quotas, SourceError,
     event::Listener,
-    slot::{Answer, Next, Slot},
+    health::Health,
+    slot::{Answer, Said, Slot},
+    sparse::Sparse,
 };
 
 /// So many accounts are loaded at a time: a source that is slow shall not be buried in questions.
 const MOST_LOADS: usize = 64;
+
+/// A load that takes longer has failed: the others wait for its place.
+const LONGEST_LOAD: Duration = Duration::from_secs(10);
+
+/// What is told of a source that fails right after it was heard.
+const SHORTEST_AGE: Duration = Duration::from_millis(1);
+
+/// More limits than anybody has. Those that the quotas do not have cost memory all the same.
+const MOST_LIMITS: usize = 64;
 
 /// Looks up the accounts of tenants: at once when they are in memory, which they are once a tenant has been
 /// seen. Clones are cheap and share everything.
@@ -36,9 +44,11 @@ const MOST_LOADS: usize = 64;
 /// 1. A tenant is loaded once at a time, however many requests wait for it.
 /// 2. An account in use is loaded again in the background shortly before its time is up, so no request waits
 ///    for it. One that was not asked for in that time is waited for, as if it were new.
-/// 3. While a source fails, what it said last counts, however old; it is asked again every second.
+/// 3. While a source fails, what it said last counts, however old. After 1 s, then 2 s and so on up to 30 s, it is
+///    asked again for one tenant, and for all once it has answered.
 /// 4. That no source knows a tenant is remembered, too.
-/// 5. Callers known only by their address are not looked up.
+/// 5. A load is waited for once, for at most [`CacheSettings::patience`], and given up after 10 s.
+/// 6. Callers known only by their address are not looked up.
 #[derive(Clone)]
 pub struct Directory {
     inner: Arc<Inner>,
@@ -51,14 +61,15 @@ struct Inner {
     slots: Cache<Arc<str>, Arc<Slot>>,
     loads: Semaphore,
     listener: Listener,
-    /// The age of the oldest account in use since a source failed, in milliseconds.
-    stale: AtomicU64,
+    /// Held while the listener is told of it, so that it hears the latest last.
+    stale: Mutex<()>,
 }
 
 struct Source {
     source: Arc<dyn QuotaSource>,
-    /// Whether it failed the last time it was asked, for one line in the log per change.
-    fails: AtomicBool,
+    health: Health,
+    /// Lines in the log on answers that make no sense for one tenant.
+    senseless: Sparse,
 }
 
 /// What is known of a tenant, now or soon.
@@ -79,7 +90,8 @@ impl Directory {
     ) -> Self {
         let source = |source| Source {
             source,
-            fails: AtomicBool::new(false),
+            health: Health::new(),
+            senseless: Sparse::default(),
         };
         let sources = sources.into_iter().map(source).collect();
         let inner = Arc::new(Inner {
@@ -89,7 +101,7 @@ impl Directory {
             slots: Cache::new(settings.max_tenants),
             loads: Semaphore::new(MOST_LOADS),
             listener,
-            stale: AtomicU64::new(0),
+            stale: Mutex::default(),
         });
         for source in &inner.sources {
             if let Some(changes) = source.source.changes() {
@@ -135,16 +147,16 @@ impl Directory {
         let Answer {
             account,
             heard,
-            next,
-        } = slot.ask();
-        if matches!(next, Next::Load | Next::LoadAndWait) {
+            load,
+            wait,
+        } = slot.ask(self.inner.settings.patience);
+        if load {
             self.inner.load(tenant.id().into(), slot.clone());
         }
-        if matches!(next, Next::Wait | Next::LoadAndWait) {
-            let patience = self.inner.settings.patience;
+        if let Some(wait) = wait {
             let inner = self.inner.clone();
             return Lookup::Loading(Loading(Box::pin(async move {
-                let _ = timeout(patience, slot.loaded()).await;
+                let _ = timeout(wait, slot.loaded()).await;
                 let (account, heard) = slot.peek();
                 if !heard {
                     (inner.listener)(QuotaEvent::Unknown);
@@ -165,8 +177,6 @@ impl Inner {
         let this = self.clone();
         let unfinished = slot.loading();
         Handle::current().spawn(async move {
-            // Never closed.
-            let _permit = this.loads.acquire().await;
             let mut again = true;
             while again {
                 let known = slot.parts();
@@ -176,45 +186,67 @@ impl Inner {
                     answers.push(this.ask(source, &tenant, known).await);
                 }
                 let settings = &this.settings;
-                let outcome = slot.finish(answers, settings.ttl, settings.unknown_ttl);
-                this.note_age(outcome.stale);
-                again = outcome.again;
+                again = slot.finish(answers, settings.ttl, settings.unknown_ttl);
             }
             unfinished.done();
         });
     }
 
-    async fn ask(
-        &self,
-        source: &Source,
-        tenant: &str,
-        known: Option<&Account>,
-    ) -> Result<Option<Account>, ()> {
-        let answer = source.source.load(tenant, known).await;
+    async fn ask(&self, source: &Source, tenant: &str, known: Option<&Account>) -> Said {
+        // First of all: a pause is nothing to queue for.
+        if let Some(until) = source.health.pause() {
+            self.note_age();
+            return Said::Paused(until);
+        }
+        // Never closed.
+        let _permit = self.loads.acquire().await;
+        let attempt = match source.health.attempt() {
+            Ok(attempt) => attempt,
+            Err(until) => return Said::Paused(until),
+        };
+        let answer = source.ask(tenant, known).await;
         let name = source.source.name();
         let ok = answer.is_ok();
         (self.listener)(QuotaEvent::Loaded { source: name, ok });
-        if source.fails.swap(!ok, Ordering::Relaxed) == ok {
-            match &answer {
-                Ok(_) => tracing::info!(source = name, "the source of quotas answers again"),
-                Err(error) => tracing::warn!(
-                    source = name,
-                    %error,
-                    "the source of quotas fails; what it said last counts, and for new tenants their tier or the default"
-                ),
+        match answer {
+            Ok(account) => {
+                if attempt.succeeded() {
+                    tracing::info!(source = name, "the source of quotas answers again");
+                    self.note_age();
+                }
+                Said::Account(account)
+            }
+            Err(error) if error.is_of_tenant() => {
+                if let Some(suppressed) = source.senseless.tell() {
+                    tracing::warn!(
+                        source = name,
+                        %error,
+                        suppressed,
+                        "what the source of quotas says of a tenant makes no sense; what it said last counts, or else the tenant's tier or the default"
+                    );
+                }
+                Said::Failed
+            }
+            Err(error) => {
+                if attempt.failed() {
+                    tracing::warn!(
+                        source = name,
+                        %error,
+                        "the source of quotas fails; what it said last counts, and for new tenants their tier or the default"
+                    );
+                }
+                self.note_age();
+                Said::Failed
             }
         }
-        answer.map_err(|_| ())
     }
 
-    fn note_age(&self, stale: Option<Duration>) {
-        if let Some(age) = stale {
-            let millis = u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
-            let oldest = self.stale.fetch_max(millis, Ordering::Relaxed).max(millis);
-            (self.listener)(QuotaEvent::Stale(Duration::from_millis(oldest)));
-        } else if self.stale.swap(0, Ordering::Relaxed) > 0 {
-            (self.listener)(QuotaEvent::Stale(Duration::ZERO));
-        }
+    fn note_age(&self) {
+        let _telling = self.stale.lock().unwrap_or_else(PoisonError::into_inner);
+        let ages = self.sources.iter().map(|it| it.health.failing_for());
+        // Zero would say that none fails.
+        let age = ages.max().flatten().map(|age| age.max(SHORTEST_AGE));
+        (self.listener)(QuotaEvent::Stale(age.unwrap_or_default()));
     }
 
     fn note_change(self: &Arc<Self>, change: &Change) {
@@ -231,6 +263,24 @@ impl Inner {
                     slot.age();
                 }
             }
+        }
+    }
+}
+
+impl Source {
+    async fn ask(
+        &self,
+        tenant: &str,
+        known: Option<&Account>,
+    ) -> Result<Option<Account>, SourceError> {
+        let answer = timeout(LONGEST_LOAD, self.source.load(tenant, known)).await;
+        let account = answer
+            .map_err(|_| SourceError::new(format!("no answer within {LONGEST_LOAD:?}")))??;
+        match account.as_ref().map(|it| it.limits.len()) {
+            Some(limits) if limits > MOST_LIMITS => Err(SourceError::of_tenant(format!(
+                "{limits} limits, of which there may be {MOST_LIMITS}"
+            ))),
+            _ => Ok(account),
         }
     }
 }

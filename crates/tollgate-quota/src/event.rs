@@ -16,8 +16,9 @@ pub enum QuotaEvent {
     /// A tenant seen for the first time was decided by its tier or the default, because a source gave no
     /// answer in time.
     Unknown,
-    /// The oldest account in use is of this age: the time since its source was last heard. Zero when all
-    /// sources answer.
+    /// A source fails that was last heard so long ago, or was opened then and never heard; of several, the longest
+    /// time. Zero once every source has answered the last time. Answers that make no sense for one tenant do
+    /// not count.
     Stale(Duration),
     /// The limits file was read again, and is in force if `ok`. If not, what was in force stays.
     Reloaded {

@@ -16,7 +16,7 @@ use rustls::{ClientConfig, RootCertStore, crypto::ring};
 use serde_json::{Map, Value};
 use tokio::time::timeout;
 
-use crate::{Account, LoadFuture, QuotaSource, SourceError};
+use crate::{Account, LoadFuture, QuotaSource, SourceError, wire::no_json};
 
 mod body;
 mod token;
@@ -59,7 +59,8 @@ const ESCAPED: &AsciiSet = &NON_ALPHANUMERIC
 /// | `200` | the account; its `ETag` comes back as `If-None-Match` the next time |
 /// | `304` | the account is as it was |
 /// | `404` | nothing is known of the tenant |
-/// | all else, also a redirect, a body above 64 KiB, and none in time | no answer: the load fails |
+/// | a body that makes no sense or is above 64 KiB, `400`, `410`, `414`, `422` | the load fails [for this tenant](SourceError::of_tenant) |
+/// | all else, also a redirect, and none in time | no answer: the source fails |
 ///
 /// The id is percent-encoded, all but `A–Z a–z 0–9 - . _ ~`. HTTPS trusts the certificates of the operating
 /// system, or those that `SSL_CERT_FILE` or `SSL_CERT_DIR` names. Changes are seen when an account is loaded
@@ -101,19 +102,27 @@ impl HttpSource {
         }
     }
 
-    async fn load(&self, tenant: &str, known: Option<&Account>) -> Result<Option<Account>, String> {
+    async fn load(
+        &self,
+        tenant: &str,
+        known: Option<&Account>,
+    ) -> Result<Option<Account>, SourceError> {
         let request = self.request(tenant, known).await?;
         let conditional = request.headers().contains_key(header::IF_NONE_MATCH);
         let response = self.client.request(request).await;
-        let response = response.map_err(|error| with_causes(&error))?;
+        let response = response.map_err(|error| SourceError::new(with_causes(&error)))?;
         match (response.status(), known) {
             (StatusCode::OK, _) => account(response).await.map(Some),
             (StatusCode::NOT_FOUND, _) => Ok(None),
             (StatusCode::NOT_MODIFIED, Some(known)) if conditional => Ok(Some(known.clone())),
-            (status, _) if status.is_redirection() && status != StatusCode::NOT_MODIFIED => Err(
-                format!("the answer is {status}, and redirects are not followed"),
-            ),
-            (status, _) => Err(format!("the answer is {status}")),
+            (status, _) if status.is_redirection() && status != StatusCode::NOT_MODIFIED => {
+                let problem = format!("the answer is {status}, and redirects are not followed");
+                Err(SourceError::new(problem))
+            }
+            (status, _) if is_of_tenant(status) => {
+                Err(SourceError::of_tenant(format!("the answer is {status}")))
+            }
+            (status, _) => Err(SourceError::new(format!("the answer is {status}"))),
         }
     }
 
@@ -121,9 +130,10 @@ impl HttpSource {
         &self,
         tenant: &str,
         known: Option<&Account>,
-    ) -> Result<Request<Empty<Bytes>>, String> {
+    ) -> Result<Request<Empty<Bytes>>, SourceError> {
         if matches!(tenant, "." | "..") {
-            return Err("the tenant's id would lead to another path".to_owned());
+            let problem = "the tenant's id would lead to another path";
+            return Err(SourceError::of_tenant(problem));
         }
         let id = utf8_percent_encode(tenant, ESCAPED);
         let mut request = Request::get(format!("{}/tenants/{id}", self.base))
@@ -133,14 +143,16 @@ impl HttpSource {
                 concat!("tollgate/", env!("CARGO_PKG_VERSION")),
             );
         if let Some(token) = &self.token {
-            request = request.header(header::AUTHORIZATION, token.header().await?);
+            request = request.header(
+                header::AUTHORIZATION,
+                token.header().await.map_err(SourceError::new)?,
+            );
         }
         if let Some(version) = known.and_then(|it| it.version.as_deref()) {
             request = condition(request, version);
         }
-        request
-            .body(Empty::new())
-            .map_err(|error| error.to_string())
+        // The rest was valid before: it is the id that is too long for a path.
+        request.body(Empty::new()).map_err(SourceError::of_tenant)
     }
 }
 
@@ -152,7 +164,18 @@ fn condition(request: request::Builder, version: &str) -> request::Builder {
     }
 }
 
-async fn account<B>(response: Response<B>) -> Result<Account, String>
+/// Whether others may get a better answer. What it says of the request may be due to the id.
+fn is_of_tenant(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST
+            | StatusCode::GONE
+            | StatusCode::URI_TOO_LONG
+            | StatusCode::UNPROCESSABLE_ENTITY
+    )
+}
+
+async fn account<B>(response: Response<B>) -> Result<Account, SourceError>
 where
     B: Body<Data = Bytes>,
     B::Error: Into<Box<dyn Error + Send + Sync>>,
@@ -164,14 +187,16 @@ where
         .await;
     let body = body.map_err(|error| {
         if error.is::<LengthLimitError>() {
-            format!("the body is larger than {LARGEST_BODY} bytes")
+            SourceError::of_tenant(format!("the body is larger than {LARGEST_BODY} bytes"))
         } else {
-            format!("the body ends early: {}", with_causes(&*error))
+            SourceError::new(format!("the body ends early: {}", with_causes(&*error)))
         }
     })?;
-    let object: Map<String, Value> = serde_json::from_slice(&body.to_bytes())
-        .map_err(|error| format!("the body is not a JSON object: {error}"))?;
-    let account = body::account(&object).map_err(|error| error.to_string())?;
+    let object: Map<String, Value> = serde_json::from_slice(&body.to_bytes()).map_err(|error| {
+        let problem = format!("the body is not a JSON object: {}", no_json(&error));
+        SourceError::of_tenant(problem)
+    })?;
+    let account = body::account(&object).map_err(SourceError::of_tenant)?;
     Ok(Account { version, ..account })
 }
 
@@ -275,8 +300,10 @@ impl QuotaSource for HttpSource {
     fn load<'a>(&'a self, tenant: &'a str, known: Option<&'a Account>) -> LoadFuture<'a> {
         Box::pin(async move {
             let loaded = timeout(self.timeout, self.load(tenant, known)).await;
-            let loaded = loaded.map_err(|_| format!("no answer within {:?}", self.timeout));
-            loaded.and_then(|it| it).map_err(SourceError::new)
+            loaded.unwrap_or_else(|_| {
+                let problem = format!("no answer within {:?}", self.timeout);
+                Err(SourceError::new(problem))
+            })
         })
     }
 }
@@ -292,3 +319,6 @@ impl fmt::Debug for HttpSourceBuilder {
             .finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -3,12 +3,14 @@
 
 mod account;
 mod allowance;
+mod backoff;
 mod book;
 mod directory;
 mod event;
 mod fault;
 #[cfg(feature = "file")]
 mod file;
+mod health;
 #[cfg(feature = "http-source")]
 mod http;
 mod limit;
@@ -18,6 +20,7 @@ mod quotas;
 mod route;
 mod slot;
 mod source;
+mod sparse;
 mod terms;
 #[cfg(any(feature = "http-source", feature = "postgres"))]
 mod wire;

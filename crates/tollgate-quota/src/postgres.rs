@@ -14,6 +14,8 @@ mod rows;
 use self::{connections::Connections, listening::Listening};
 
 const QUERY: &str = include_str!("postgres/tenant.sql");
+/// SQLSTATEs of this class are data exceptions.
+const DATA: &str = "22";
 const CHANNEL: &str = "tollgate_quotas";
 const TIMEOUT: Duration = Duration::from_secs(1);
 const CONNECTIONS: NonZeroUsize = NonZeroUsize::new(4).expect("above 0");
@@ -90,8 +92,15 @@ impl PostgresSource {
         let rows = timeout(self.timeout, self.connections.rows(&self.query, tenant)).await;
         let rows =
             rows.map_err(|_| SourceError::new(format!("no answer within {:?}", self.timeout)))?;
-        let rows = rows.map_err(|error| SourceError::new(describe(&error)))?;
-        rows::account(&rows).map_err(SourceError::new)
+        let rows = rows.map_err(|error| {
+            let told = describe(&error);
+            if is_of_tenant(&error) {
+                SourceError::of_tenant(told)
+            } else {
+                SourceError::new(told)
+            }
+        })?;
+        rows::account(&rows).map_err(SourceError::of_tenant)
     }
 }
 
@@ -233,6 +242,15 @@ fn wrap(query: &str) -> String {
     format!("SELECT to_jsonb(tollgate_row)::text FROM (\n{query}\n) AS tollgate_row")
 }
 
+/// Whether it comes from the tenant's id or its rows.
+fn is_of_tenant(error: &Error) -> bool {
+    match error {
+        Error::Database(answer) => answer.code().is_some_and(|code| code.starts_with(DATA)),
+        Error::Decode(_) => true,
+        _ => false,
+    }
+}
+
 /// The error, without what it may quote from the query's parameter.
 fn describe(error: &Error) -> String {
     let Error::Database(answer) = error else {
@@ -240,10 +258,22 @@ fn describe(error: &Error) -> String {
     };
     match answer.code() {
         // Data exceptions quote the value, which may be the tenant's id.
-        Some(code) if code.starts_with("22") => {
+        Some(code) if code.starts_with(DATA) => {
             format!("a value has not the type that the query takes it for (SQLSTATE {code})")
         }
         Some(code) => format!("{} (SQLSTATE {code})", answer.message()),
         None => answer.message().to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_cannot_be_read_are_an_error_of_the_tenant() {
+        assert!(is_of_tenant(&Error::Decode("no JSON".into())));
+        assert!(!is_of_tenant(&Error::Protocol("no Postgres".into())));
+        assert!(!is_of_tenant(&Error::PoolClosed));
     }
 }

@@ -7,10 +7,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use crate::Account;
-
-/// After a source failed, it is left alone for so long.
-const RETRY_PAUSE: Duration = Duration::from_secs(1);
+use crate::{Account, backoff::pause_after};
 
 /// What is known of one tenant.
 #[derive(Default)]
@@ -21,24 +18,24 @@ pub(crate) struct Slot {
 
 #[derive(Default)]
 struct State {
-    /// What each source said last, and when; nothing of a source that was never heard.
+    /// What each source said last; nothing of a source that was never heard.
     parts: Vec<Option<Part>>,
     /// All that together.
     account: Option<Arc<Account>>,
     /// When to load again; nothing before the first load has ended.
     times: Option<Times>,
-    loading: bool,
+    /// When the load under way was asked for.
+    load: Option<Instant>,
     /// Something changed while it was being loaded.
     again: bool,
-    /// Whether a source failed the last time.
+    /// Whether a source gave no answer the last time.
     fails: bool,
+    /// How often in a row one failed for this tenant.
+    failures: u32,
 }
 
-#[derive(Clone)]
-struct Part {
-    account: Option<Arc<Account>>,
-    heard: Instant,
-}
+/// The account; nothing if the source does not know the tenant.
+type Part = Option<Arc<Account>>;
 
 #[derive(Clone, Copy)]
 struct Times {
@@ -53,55 +50,45 @@ pub(crate) struct Answer {
     pub(crate) account: Option<Arc<Account>>,
     /// Whether all sources were heard at least once.
     pub(crate) heard: bool,
-    pub(crate) next: Next,
+    /// Whether the one who asks is to load.
+    pub(crate) load: bool,
+    /// For how long the load under way may be waited for, if at all.
+    pub(crate) wait: Option<Duration>,
 }
 
-/// What is to be done for a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
-    /// Nothing.
-    Go,
-    /// A load in the background.
-    Load,
-    /// A load, and it is waited for.
-    LoadAndWait,
-    /// Somebody loads, and it is waited for.
-    Wait,
-}
-
-/// How a load ended.
-pub(crate) struct Outcome {
-    /// The age of what a source said that fails now.
-    pub(crate) stale: Option<Duration>,
-    /// Whether to load once more, for what has changed in the meantime.
-    pub(crate) again: bool,
+/// What a source said in a load.
+pub(crate) enum Said {
+    Account(Option<Account>),
+    /// No answer, or one that makes no sense.
+    Failed,
+    /// It was not asked, and will not be before this.
+    Paused(Instant),
 }
 
 impl Slot {
     /// What is known, and what is to be done. Who is told to load must do so.
-    pub(crate) fn ask(&self) -> Answer {
+    ///
+    /// A load is waited for within `patience` of its start only: were it for each request anew, a source that
+    /// hangs would slow all of them.
+    pub(crate) fn ask(&self, patience: Duration) -> Answer {
         let mut state = self.lock();
         let now = Instant::now();
-        let next = match state.times {
-            None if state.loading => Next::Wait,
-            None => Next::LoadAndWait,
-            Some(times) => {
-                let due = now >= times.refresh && !state.loading;
-                // While a source fails, waiting for it would slow every request for nothing.
-                let wait = now >= times.expiry && !state.fails;
-                match (due, wait) {
-                    (true, true) => Next::LoadAndWait,
-                    (false, true) => Next::Wait,
-                    (true, false) => Next::Load,
-                    (false, false) => Next::Go,
-                }
-            }
+        let (due, wanted) = match state.times {
+            None => (true, true),
+            // While a source fails, waiting for it would slow every request for nothing.
+            Some(times) => (now >= times.refresh, now >= times.expiry && !state.fails),
         };
-        state.loading |= matches!(next, Next::Load | Next::LoadAndWait);
+        let load = due && state.load.is_none();
+        if load {
+            state.load = Some(now);
+        }
+        let started = state.load.filter(|_| wanted);
+        let wait = started.and_then(|started| patience.checked_sub(now - started));
         Answer {
             account: state.account.clone(),
             heard: state.is_heard(),
-            next,
+            load,
+            wait: wait.filter(|rest| !rest.is_zero()),
         }
     }
 
@@ -116,7 +103,7 @@ impl Slot {
         let mut loaded = std::pin::pin!(self.loaded.notified());
         // Heard from here on, so that an end between the look and the wait is not missed.
         loaded.as_mut().enable();
-        if self.lock().loading {
+        if self.lock().load.is_some() {
             loaded.await;
         }
     }
@@ -124,69 +111,74 @@ impl Slot {
     /// What each source said last.
     pub(crate) fn parts(&self) -> Vec<Option<Arc<Account>>> {
         let state = self.lock();
-        let account = |part: &Option<Part>| part.as_ref()?.account.clone();
-        state.parts.iter().map(account).collect()
+        state.parts.iter().cloned().map(Option::flatten).collect()
     }
 
-    /// Takes in what the sources said.
-    pub(crate) fn finish(
-        &self,
-        answers: Vec<Result<Option<Account>, ()>>,
-        ttl: Duration,
-        unknown_ttl: Duration,
-    ) -> Outcome {
+    /// Takes in what the sources said. Whether to load once more, for what has changed in the meantime.
+    pub(crate) fn finish(&self, answers: Vec<Said>, ttl: Duration, unknown_ttl: Duration) -> bool {
         let mut state = self.lock();
         let now = Instant::now();
-        state.fails = answers.iter().any(Result::is_err);
         state.parts.resize(answers.len(), None);
-        let mut stale = None;
-        for (part, answer) in state.parts.iter_mut().zip(answers) {
-            if let Ok(account) = answer {
-                let account = account.map(Arc::new);
-                *part = Some(Part {
-                    account,
-                    heard: now,
-                });
-            } else if let Some(part) = part {
-                stale = stale.max(Some(now - part.heard));
+        let mut failed = false;
+        let mut paused = None;
+        for (part, said) in state.parts.iter_mut().zip(answers) {
+            match said {
+                Said::Account(account) => *part = Some(account.map(Arc::new)),
+                Said::Failed => failed = true,
+                Said::Paused(until) => paused = paused.max(Some(until)),
             }
         }
+        state.fails = failed || paused.is_some();
+        if failed {
+            state.failures = state.failures.saturating_add(1);
+        } else if paused.is_none() {
+            state.failures = 0;
+        }
         state.account = merge(&state.parts);
-        let span = match (state.fails, &state.account) {
-            (true, _) => RETRY_PAUSE,
-            (false, Some(_)) => ttl,
-            (false, None) => unknown_ttl,
-        };
-        // Tenants that came together need not be loaded together for ever.
-        let span = span.mul_f64(0.9 + 0.2 * fastrand::f64());
-        state.times = Some(Times {
-            refresh: now + span.mul_f64(0.8),
-            expiry: now + span,
+        state.times = Some(if state.fails {
+            // Who was not asked for because of a pause has not failed.
+            let retry = if failed { state.failures } else { 1 };
+            let retry = now + pause_after(retry);
+            let retry = paused.map_or(retry, |until| retry.max(until));
+            Times {
+                refresh: retry,
+                expiry: retry,
+            }
+        } else {
+            let span = state.account.as_ref().map_or(unknown_ttl, |_| ttl);
+            // Tenants that came together need not be loaded together for ever.
+            let span = span.mul_f64(0.9 + 0.2 * fastrand::f64());
+            Times {
+                refresh: now + span.mul_f64(0.8),
+                expiry: now + span,
+            }
         });
         let again = std::mem::take(&mut state.again);
-        state.loading = again;
-        drop(state);
         if !again {
+            state.load = None;
+            drop(state);
             self.loaded.notify_waiters();
         }
-        Outcome { stale, again }
+        again
     }
 
     /// Notes that the account has changed. Whether it is to be loaded, by who is told so.
     pub(crate) fn expire(&self) -> bool {
         let mut state = self.lock();
-        state.again |= state.loading;
-        !std::mem::replace(&mut state.loading, true)
+        state.again |= state.load.is_some();
+        let load = state.load.is_none();
+        state.load.get_or_insert_with(Instant::now);
+        load
     }
 
-    /// Notes that the account may have changed: the next request loads it, and waits.
+    /// Notes that the account may have changed: the next request has it loaded, and does not wait for that more
+    /// than it would have.
     pub(crate) fn age(&self) {
         let mut state = self.lock();
         let now = Instant::now();
-        state.again |= state.loading;
+        state.again |= state.load.is_some();
         if let Some(times) = &mut state.times {
             times.refresh = times.refresh.min(now);
-            times.expiry = times.expiry.min(now);
         }
     }
 
@@ -212,10 +204,7 @@ impl State {
 
 /// The first source that says something of a kind has it.
 fn merge(parts: &[Option<Part>]) -> Option<Arc<Account>> {
-    let mut accounts = parts
-        .iter()
-        .flatten()
-        .filter_map(|part| part.account.as_ref());
+    let mut accounts = parts.iter().flatten().flatten();
     let first = accounts.next()?;
     let Some(second) = accounts.next() else {
         return Some(first.clone());
@@ -247,11 +236,13 @@ impl Drop for Unfinished {
         let mut state = self.slot.lock();
         let now = Instant::now();
         state.fails = true;
+        state.failures = state.failures.saturating_add(1);
         state.again = false;
-        state.loading = false;
+        state.load = None;
+        let retry = now + pause_after(state.failures);
         state.times = Some(Times {
-            refresh: now + RETRY_PAUSE,
-            expiry: now + RETRY_PAUSE,
+            refresh: retry,
+            expiry: retry,
         });
         drop(state);
         self.slot.loaded.notify_waiters();

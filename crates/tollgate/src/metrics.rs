@@ -33,7 +33,7 @@ const LATENCY_BUCKETS: [f64; 11] = [
 /// | `ratelimit_leased_tokens` | gauge, tokens claimed by this process and not spent | `key_class` |
 /// | `ratelimit_quota_loads_total` | counter, accounts asked of a source | `source`; `outcome`: `ok`, `error` |
 /// | `ratelimit_quota_unknown_total` | counter, requests decided by tier or default since no source had answered yet | none |
-/// | `ratelimit_quota_stale_seconds` | gauge, age of the oldest account in use whose source fails; 0 when all answer | none |
+/// | `ratelimit_quota_stale_seconds` | gauge, seconds since a source of quotas that fails now was last heard; 0 when all answer | none |
 /// | `ratelimit_limits_reloads_total` | counter, changed limits files | `outcome`: `ok`, `error` |
 /// | `ratelimit_limits_file_valid` | gauge: 1 if the limits file is in force as it stands, 0 if an older one is | none |
 /// | `ratelimit_replicas` | gauge, the number that the local policy divides by | none |
@@ -198,7 +198,7 @@ impl Families {
             )?,
             stale: Gauge::new(
                 "ratelimit_quota_stale_seconds",
-                "Age of the oldest account in use whose source fails; 0 when all answer",
+                "Seconds since a source of quotas that fails now was last heard; 0 when all answer",
             )?,
             reloads: counter(
                 "ratelimit_limits_reloads_total",

@@ -1,12 +1,10 @@
 //! The account in an answer.
 
-use serde_json::{Map, Value};
-use tollgate_core::{LimitName, Quota};
-
 use crate::{
     Account, Allowance,
     wire::{self, InvalidValue, unexpected},
 };
+use serde_json::{Map, Value};
 
 /// Reads `{"tier": …, "shards": …, "limits": {…}}`. What else there is, is passed over.
 pub(super) fn account(object: &Map<String, Value>) -> Result<Account, InvalidValue> {
@@ -20,7 +18,7 @@ pub(super) fn account(object: &Map<String, Value>) -> Result<Account, InvalidVal
         Value::Null => {}
         Value::Object(limits) => {
             for (name, value) in limits {
-                let read = limit_name(name)
+                let read = wire::limit_name(name)
                     .and_then(|limit| Ok(allowance(value)?.map(|given| (limit, given))));
                 account
                     .limits
@@ -32,18 +30,11 @@ pub(super) fn account(object: &Map<String, Value>) -> Result<Account, InvalidVal
     Ok(account)
 }
 
-fn limit_name(name: &str) -> Result<LimitName, InvalidValue> {
-    LimitName::new(name).map_err(|error| InvalidValue::new("", error))
-}
-
 /// `"50/s"`, `"unlimited"`, `"blocked"`, `{"capacity": 100, "rate": "50/s"}`; and `"default"` or null for none.
 fn allowance(value: &Value) -> Result<Option<Allowance>, InvalidValue> {
     match value {
         Value::Null => Ok(None),
-        Value::String(text) if text.contains('/') => {
-            let quota: Quota = text.parse().map_err(|error| InvalidValue::new("", error))?;
-            Ok(Some(quota.into()))
-        }
+        Value::String(text) if text.contains('/') => Ok(Some(wire::plain(text)?.into())),
         Value::String(text) => wire::word(text),
         Value::Object(object) => {
             if let Some(stranger) = object
@@ -65,6 +56,7 @@ mod tests {
     use std::num::NonZeroU8;
 
     use serde_json::json;
+    use tollgate_core::{LimitName, Quota};
 
     use super::*;
 
@@ -89,7 +81,7 @@ mod tests {
         let quota = Quota::new(10, 2).expect("a quota");
         assert_eq!(account.limits.len(), 2);
         assert_eq!(account.limits[&LimitName::default()], quota.into());
-        let reports = limit_name("reports").expect("a name");
+        let reports = wire::limit_name("reports").expect("a name");
         assert_eq!(account.limits[&reports], Allowance::Unlimited);
 
         let plain = Quota::new(50, 50).expect("a quota");

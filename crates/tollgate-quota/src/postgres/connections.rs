@@ -6,6 +6,7 @@ use sqlx::{Connection, Error, PgConnection, postgres::PgConnectOptions};
 use tokio::sync::Semaphore;
 
 use super::rows::Row;
+use crate::wire::no_json;
 
 /// Connections that are made when they are needed and kept while they work.
 ///
@@ -62,7 +63,7 @@ impl Connections {
         let rows: Vec<String> = rows?;
         let rows = rows.iter().map(|row| serde_json::from_str(row));
         rows.collect::<Result<_, _>>()
-            .map_err(|error| Error::Decode(error.into()))
+            .map_err(|error| Error::Decode(no_json(&error).into()))
     }
 
     fn idle(&self) -> MutexGuard<'_, Vec<PgConnection>> {

@@ -1,11 +1,11 @@
 //! An account from the rows of a query.
 
 use serde_json::{Map, Value};
-use tollgate_core::{LimitName, Quota};
+use tollgate_core::LimitName;
 
 use crate::{
     Account, Allowance,
-    wire::{self, InvalidValue},
+    wire::{self, InvalidValue, unexpected},
 };
 
 const COLUMNS: [&str; 6] = ["tier", "shards", "limit_name", "capacity", "rate", "word"];
@@ -42,13 +42,8 @@ fn add(account: &mut Account, row: &Row) -> Result<(), InvalidValue> {
     };
     let limit = match column("limit_name") {
         Value::Null => LimitName::default(),
-        Value::String(name) => {
-            LimitName::new(name).map_err(|it| InvalidValue::new("limit_name", it))?
-        }
-        other => {
-            let problem = format!("must be the name of a limit, and is {other}");
-            return Err(InvalidValue::new("limit_name", problem));
-        }
+        Value::String(name) => wire::limit_name(name).map_err(|it| it.within("limit_name"))?,
+        other => return Err(unexpected("limit_name", "the name of a limit", other)),
     };
     let problem = format!("an earlier row has the limit `{limit}` as well");
     match account.limits.insert(limit, allowance) {
@@ -90,14 +85,11 @@ fn allowance(
         }
         // "50/s" is a whole quota.
         (Value::Null, Value::String(text), Value::Null) => {
-            let quota: Quota = text.parse().map_err(|it| InvalidValue::new("rate", it))?;
+            let quota = wire::plain(text).map_err(|it| it.within("rate"))?;
             Ok(Some(quota.into()))
         }
         (capacity, rate, Value::Null) => Ok(Some(wire::quota(capacity, rate)?.into())),
-        (_, _, other) => {
-            let problem = format!("must be a word, and is {other}");
-            Err(InvalidValue::new("word", problem))
-        }
+        (_, _, other) => Err(unexpected("word", "a word", other)),
     }
 }
 
@@ -106,6 +98,7 @@ mod tests {
     use std::num::NonZeroU8;
 
     use serde_json::json;
+    use tollgate_core::Quota;
 
     use super::*;
 
