@@ -3,16 +3,22 @@
 
 mod background;
 mod checks;
+mod cluster;
 mod fault_proxy;
 mod redis_server;
 mod resp;
 mod script;
+mod sentinel;
 mod stub_server;
+mod tls;
 
 pub use self::{
     checks::{change, charge, check, quota},
+    cluster::Cluster,
     fault_proxy::{Fault, FaultProxy},
     redis_server::{RedisServer, free_port},
     script::{Script, adjust_argv, argv},
+    sentinel::Sentinels,
     stub_server::{Answer, StubServer},
+    tls::{Authority, Pair, TlsServer, Validity},
 };
