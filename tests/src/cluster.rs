@@ -227,6 +227,7 @@ impl Cluster {
 
     /// Begins to move a slot and leaves it half-way: keys that are there stay, new ones belong to the
     /// target. Gives back where it comes from.
+    #[must_use = "the move ends where it began"]
     pub fn begin_move(&self, slot: u16, to: usize) -> usize {
         let from = self.owner(slot);
         let (slot, source, target) = (slot.to_string(), self.id(from), self.id(to));

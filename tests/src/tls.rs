@@ -7,7 +7,8 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa,
+    KeyPair,
 };
 use tempfile::TempDir;
 
@@ -48,9 +49,12 @@ impl Authority {
     pub fn new() -> Self {
         let mut params = CertificateParams::default();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        // Two authorities of the same name would be told apart by their signatures only.
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let name = dir.path().display().to_string();
+        params.distinguished_name.push(DnType::CommonName, name);
         let key = KeyPair::generate().expect("a key");
         let issuer = CertifiedIssuer::self_signed(params, key).expect("a certificate");
-        let dir = tempfile::tempdir().expect("a temporary folder");
         fs::write(dir.path().join("ca.pem"), issuer.pem()).expect("a file");
         Self { issuer, dir }
     }
@@ -69,6 +73,8 @@ impl Authority {
     #[must_use]
     pub fn sign(&self, name: &str, validity: Validity) -> Pair {
         let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        // OpenSSL takes a certificate for its own issuer if both have the same name.
+        params.distinguished_name.push(DnType::CommonName, name);
         let now = SystemTime::now();
         let (hour, minute) = (Duration::from_secs(3_600), Duration::from_secs(60));
         (params.not_before, params.not_after) = match validity {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use fred::{clients::Client, types::config::Config};
+use fred::clients::Client;
 use tokio::{
     runtime::Handle,
     sync::{mpsc, watch},
@@ -11,7 +11,7 @@ use tokio::{
 };
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
-use crate::supervisor::Supervisor;
+use crate::{supervisor::Supervisor, target::Target};
 
 /// One connection after the other, each with a client of its own.
 ///
@@ -51,11 +51,13 @@ pub(crate) enum Fault {
     Silent,
     /// The server has become a replica. Behind the same name, a new connection may lead to the new primary.
     ReadOnly,
+    /// The sentinels name another primary.
+    Replaced,
 }
 
 impl Connection {
     /// Starts to connect, and never stops.
-    pub(crate) fn start(config: Config, address: String, runtime: &Handle) -> Self {
+    pub(crate) fn start(target: Target, address: String, runtime: &Handle) -> Self {
         let none = StoreError::new(
             ErrorKind::Io,
             ChargeState::NotCharged,
@@ -68,7 +70,7 @@ impl Connection {
         });
         // More complaints than one about the same connection say nothing new.
         let (complaints, heard) = mpsc::channel(1);
-        let supervisor = Supervisor::new(config, address, publish, heard);
+        let supervisor = Supervisor::new(target, address, publish, heard);
         Self {
             current,
             complaints,

@@ -16,13 +16,16 @@ use tokio::{
 };
 use tollgate_core::{ChargeState, ErrorKind, KeySpace, LimitName, ReplicaCount, StoreError};
 
-use crate::{RedisStore, script::Script};
+use crate::{RedisStore, script::Name};
 
 /// Much longer than a check may take: nobody waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// So many heartbeats may be missed before a replica counts as gone.
 const LIVES: u32 = 3;
+
+/// The hash tag of the key.
+const TAG: &str = "replicas";
 
 /// The script takes no longer life than a day.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(8 * 3_600);
@@ -55,7 +58,6 @@ pub struct Heartbeats {
 /// What the task needs, and the farewell.
 struct Beat {
     store: RedisStore,
-    script: Script,
     key: String,
     member: String,
     interval: Duration,
@@ -81,7 +83,6 @@ impl RedisStore {
     pub fn heartbeats(&self, keys: &KeySpace, group: &LimitName, interval: Duration) -> Heartbeats {
         let beat = Arc::new(Beat {
             store: self.clone(),
-            script: Script::replicas(self.runtime().clone()),
             key: keys.replicas(group),
             member: format!("{:032x}", fastrand::u128(..)),
             interval: interval.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL),
@@ -130,7 +131,7 @@ impl Beat {
             ]
         };
         let deadline = Instant::now() + PATIENCE;
-        match self.store.call(&self.script, args, deadline).await? {
+        match self.store.call(TAG, Name::Replicas, args, deadline).await? {
             Value::Integer(number) => Ok(u32::try_from(number.max(0)).unwrap_or(u32::MAX)),
             _ => Err(StoreError::new(
                 ErrorKind::Other,

@@ -6,7 +6,10 @@ use fred::{
     clients::Client,
     error::{Error, ErrorKind},
     interfaces::ClientLike,
-    types::{ConnectHandle, config::Config},
+    types::{
+        ClusterHash, ConnectHandle, CustomCommand, Value,
+        config::{Config, Server},
+    },
 };
 use tokio::time::sleep;
 
@@ -51,6 +54,20 @@ impl Lane {
         &self.client
     }
 
+    /// The server it leads to.
+    pub(crate) fn server(&self) -> Option<Server> {
+        self.client.client_config().server.hosts().pop()
+    }
+
+    /// Asks the server something that is no check, within [`SETUP_TIMEOUT`](config::SETUP_TIMEOUT).
+    pub(crate) async fn ask(
+        &self,
+        command: &'static str,
+        args: Vec<String>,
+    ) -> Result<Value, Error> {
+        ask(&self.client, command, args, config::SETUP_TIMEOUT).await
+    }
+
     /// Waits for the end of the connection, or of the client's task in any other way, such as a panic.
     pub(crate) async fn ended(&mut self) -> Error {
         match (&mut self.task).await {
@@ -62,6 +79,18 @@ impl Lane {
             ),
         }
     }
+}
+
+/// Asks the server behind `client` something that is no check.
+pub(crate) async fn ask(
+    client: &Client,
+    command: &'static str,
+    args: Vec<String>,
+    timeout: Duration,
+) -> Result<Value, Error> {
+    let client = client.with_options(&config::call_options(timeout));
+    let command = CustomCommand::new_static(command, ClusterHash::Random, false);
+    client.custom(command, args).await
 }
 
 // === impl Lane ===
@@ -79,9 +108,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_whose_task_panics_has_ended() {
-        let config = config::parse("redis://127.0.0.1:1").expect("a good URL");
         let mut lane = Lane {
-            client: config::client(config).expect("a client"),
+            client: config::client(Config::default()).expect("a client"),
             task: tokio::spawn(async { panic!("expected by the test") }),
         };
         let error = lane.ended().await;

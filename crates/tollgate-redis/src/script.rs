@@ -16,6 +16,32 @@ use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
 use crate::{config, failure, single_flight::SingleFlight};
 
+/// The scripts as one server has them.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    token_bucket: Script,
+    adjust: Script,
+    replicas: Script,
+}
+
+/// Which script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// `token_bucket.lua`.
+    TokenBucket,
+    /// `adjust.lua`.
+    Adjust,
+    /// `replicas.lua`.
+    Replicas,
+}
+
+/// Whether a server is to answer for a slot that is on its way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    No,
+    Yes,
+}
+
 /// A script, called by its hash and loaded when the server does not know it.
 pub(crate) struct Script {
     source: &'static str,
@@ -24,22 +50,26 @@ pub(crate) struct Script {
     loading: SingleFlight<Result<(), Error>>,
 }
 
+impl Scripts {
+    pub(crate) fn new(runtime: &Handle) -> Self {
+        let script = |source| Script::new(source, runtime.clone());
+        Self {
+            token_bucket: script(include_str!("../lua/token_bucket.lua")),
+            adjust: script(include_str!("../lua/adjust.lua")),
+            replicas: script(include_str!("../lua/replicas.lua")),
+        }
+    }
+
+    pub(crate) const fn get(&self, name: Name) -> &Script {
+        match name {
+            Name::TokenBucket => &self.token_bucket,
+            Name::Adjust => &self.adjust,
+            Name::Replicas => &self.replicas,
+        }
+    }
+}
+
 impl Script {
-    /// `token_bucket.lua`.
-    pub(crate) fn token_bucket(runtime: Handle) -> Self {
-        Self::new(include_str!("../lua/token_bucket.lua"), runtime)
-    }
-
-    /// `adjust.lua`.
-    pub(crate) fn adjust(runtime: Handle) -> Self {
-        Self::new(include_str!("../lua/adjust.lua"), runtime)
-    }
-
-    /// `replicas.lua`.
-    pub(crate) fn replicas(runtime: Handle) -> Self {
-        Self::new(include_str!("../lua/replicas.lua"), runtime)
-    }
-
     fn new(source: &'static str, runtime: Handle) -> Self {
         Self {
             source,
@@ -55,13 +85,15 @@ impl Script {
     pub(crate) async fn call(
         &self,
         client: &Client,
-        args: impl Fn(&str) -> Vec<String>,
+        args: &(impl Fn(&str) -> Vec<String> + Sync),
+        asking: Asking,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        match self.call_once(client, args(&self.sha), deadline).await {
+        let call = || self.call_once(client, args(&self.sha), asking, deadline);
+        match call().await {
             Err(error) if error.kind() == ErrorKind::NoScript => {
                 self.load(client, deadline).await?;
-                self.call_once(client, args(&self.sha), deadline).await
+                call().await
             }
             outcome => outcome,
         }
@@ -100,6 +132,7 @@ impl Script {
         &self,
         client: &Client,
         args: Vec<String>,
+        asking: Asking,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -110,12 +143,33 @@ impl Script {
                 "the deadline had passed already",
             ));
         }
-        let client = client.with_options(&config::call_options(left));
+        let options = config::call_options(left);
         // Not fred's `evalsha`: a client with options does not have it, but derefs to one without options
         // that does, and so would wait in the queue of a lost connection.
-        let evalsha = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
-        client.custom(evalsha, args).await.map_err(failure::of_call)
+        let evalsha = custom("EVALSHA");
+        let reply = match asking {
+            Asking::No => client.with_options(&options).custom(evalsha, args).await,
+            Asking::Yes => {
+                // The server takes the word for the very next command on the connection. fred writes a
+                // pipeline without anything in between.
+                let pipeline = client.pipeline();
+                let both = pipeline.with_options(&options);
+                let no_args = Vec::<String>::new();
+                let queued = both.custom::<Value, _>(custom("ASKING"), no_args).await;
+                queued.map_err(failure::of_call)?;
+                let queued = both.custom::<Value, _>(evalsha, args).await;
+                queued.map_err(failure::of_call)?;
+                let replies = pipeline.try_all::<Value>().await;
+                let nothing = Error::new(fred::error::ErrorKind::Protocol, "no reply");
+                replies.into_iter().last().unwrap_or(Err(nothing))
+            }
+        };
+        reply.map_err(failure::of_call)
     }
+}
+
+fn custom(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, ClusterHash::Random, false)
 }
 
 // === impl Script ===

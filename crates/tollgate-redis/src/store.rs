@@ -2,31 +2,24 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use fred::types::{Value, config::Config};
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep},
-};
-use tollgate_core::{
-    AdjustFuture, Adjustment, Check, CheckFuture, Decision, ErrorKind, Store, StoreError,
-    StoreFuture,
-};
+use fred::{types::Value, util::redis_keyslot};
+use tokio::{runtime::Handle, time::Instant};
+use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, Store, StoreError, StoreFuture};
 
 use crate::{
-    ConnectError, RedisStoreBuilder, arguments, config,
-    connection::{Complaint, Connection, Current, Fault},
+    ConnectError, RedisStoreBuilder, arguments,
+    cluster::Cluster,
+    connection::Current,
+    node::Node,
     reply,
     run_out::RunOut,
-    script::Script,
-    single_flight::SingleFlight,
+    script::{Asking, Name},
+    settings::Plan,
 };
-
-/// Between two looks at a connection on which something failed.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
 /// Token buckets in Redis or Valkey: one `EVALSHA` per check.
 ///
-/// Clones are cheap and share one connection. It is closed when the last clone, the last
+/// Clones are cheap and share one connection, or one for each primary of a cluster. It is closed when the last clone, the last
 /// [`Heartbeats`](crate::Heartbeats) and the last pending check are dropped.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -34,18 +27,21 @@ pub struct RedisStore {
 }
 
 struct Inner {
-    connection: Connection,
-    script: Arc<Script>,
-    adjust: Script,
+    servers: Servers,
     runtime: Handle,
-    looking: SingleFlight<()>,
     address: String,
     deadline: Duration,
 }
 
+/// What there is to ask.
+enum Servers {
+    Single(Arc<Node>),
+    Cluster(Cluster),
+}
+
 impl RedisStore {
     /// A store with default settings on the Redis at `url`, of the form
-    /// `redis://[[user]:password@]host[:port][/database]`.
+    /// `redis://[[user]:password@]host[:port][/database]` or another that the crate's page lists.
     ///
     /// It waits for Redis for at most about a second. If Redis is not there by then, it logs a warning;
     /// checks fail until Redis comes, and work by themselves from then on.
@@ -71,13 +67,24 @@ impl RedisStore {
     }
 
     /// Starts to connect, and keeps on trying.
-    pub(crate) fn start(config: Config, address: String, deadline: Duration) -> Self {
+    pub(crate) fn start(plan: Plan, deadline: Duration) -> Self {
         let runtime = Handle::current();
+        let (servers, address) = match plan {
+            Plan::Single { target, address } => {
+                let node = Node::start(target, address.clone(), &runtime);
+                (Servers::Single(Arc::new(node)), address)
+            }
+            Plan::Cluster {
+                access,
+                seeds,
+                address,
+            } => {
+                let cluster = Cluster::start(access, seeds, address.clone(), &runtime);
+                (Servers::Cluster(cluster), address)
+            }
+        };
         let inner = Inner {
-            connection: Connection::start(config, address.clone(), &runtime),
-            script: Arc::new(Script::token_bucket(runtime.clone())),
-            adjust: Script::adjust(runtime.clone()),
-            looking: SingleFlight::new(),
+            servers,
             runtime,
             address,
             deadline,
@@ -87,57 +94,76 @@ impl RedisStore {
         }
     }
 
-    /// Waits for the connection.
+    /// Waits for the connections.
     pub(crate) async fn wait(&self, patience: Duration) -> Result<(), StoreError> {
-        self.inner.connection.wait(patience).await
+        match &self.inner.servers {
+            Servers::Single(node) => node.wait(patience).await,
+            Servers::Cluster(cluster) => cluster.wait(patience).await,
+        }
     }
 
-    /// Spares the first check a round trip. A failure shows again at that check, with its kind.
-    pub(crate) async fn load_script(&self) {
-        let deadline = Instant::now() + config::SETUP_TIMEOUT;
-        let loaded = match self.inner.connection.current().client {
-            Ok(client) => self.inner.script.load(&client, deadline).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = loaded {
-            tracing::warn!(address = %self.inner.address, %error, "cannot load the script");
+    /// Spares the first checks a round trip.
+    pub(crate) async fn prepare(&self) {
+        match &self.inner.servers {
+            Servers::Single(node) => node.prepare().await,
+            Servers::Cluster(cluster) => {
+                for node in cluster.nodes() {
+                    node.prepare().await;
+                }
+            }
         }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.inner.address
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
         &self.inner.runtime
     }
 
-    /// Lets `work` ask Redis, by the deadline or else within the store's own time.
-    fn ask<T, F>(
+    /// Calls a script on the server that has the keys under `tag`, by the deadline or else within the store's
+    /// own time, and reads the reply.
+    fn ask<T: Send + 'static>(
         &self,
+        tag: &str,
+        script: Name,
         deadline: Option<Instant>,
-        work: impl FnOnce(Arc<Inner>, Current, Instant) -> F + Send + 'static,
-    ) -> StoreFuture<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
+        args: impl Fn(&str) -> Vec<String> + Send + Sync + 'static,
+        read: impl FnOnce(&Value) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
         let inner = self.inner.clone();
         let deadline = deadline.unwrap_or_else(|| Instant::now() + inner.deadline);
+        let node = match inner.node(tag) {
+            Ok(node) => node,
+            Err(error) => return StoreFuture::ready(Err(error)),
+        };
         StoreFuture::new(async move {
-            let current = inner.connection.settled(deadline).await;
+            let current = node.settled(deadline).await;
             // To its end also when the caller leaves, as a limiter does at the deadline: only then is a
             // connection that has fallen silent noticed.
             let runtime = inner.runtime.clone();
-            RunOut::new(runtime, work(inner, current, deadline)).await
+            let call = async move {
+                let reply = inner.call(node, current, script, &args, deadline).await?;
+                read(&reply)
+            };
+            RunOut::new(runtime, call).await
         })
     }
 
-    /// Calls another script, over the connection of the checks.
+    /// Calls another script, on the server that has the keys under `tag`.
     pub(crate) async fn call(
         &self,
-        script: &Script,
-        args: impl Fn(&str) -> Vec<String>,
+        tag: &str,
+        script: Name,
+        args: impl Fn(&str) -> Vec<String> + Sync,
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        let current = self.inner.connection.settled(deadline).await;
-        self.inner.call(current, script, args, deadline).await
+        let node = self.inner.node(tag)?;
+        let current = node.settled(deadline).await;
+        self.inner
+            .call(node, current, script, &args, deadline)
+            .await
     }
 }
 
@@ -149,7 +175,7 @@ impl Store for RedisStore {
     /// # Errors
     ///
     /// Any failure, with its kind and whether the check may have been charged. Nothing is sent twice,
-    /// except a call that Redis refused because it did not know the script.
+    /// except a call that Redis refused because it did not know the script, or sent elsewhere.
     ///
     /// # Cancel safety
     ///
@@ -157,8 +183,11 @@ impl Store for RedisStore {
     /// the deadline never will.
     fn check(&self, check: Check) -> CheckFuture {
         let deadline = check.deadline().map(Instant::from_std);
-        self.ask(deadline, |inner, current, deadline| async move {
-            inner.decide(current, check, deadline).await
+        let asked = check.clone();
+        let args = move |sha: &str| arguments::of_check(sha, &asked);
+        let tag = check.clone();
+        self.ask(tag.tag(), Name::TokenBucket, deadline, args, |reply| {
+            reply::decide(check, reply)
         })
     }
 
@@ -175,9 +204,20 @@ impl Store for RedisStore {
     /// the deadline never will.
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         let deadline = adjustment.deadline().map(Instant::from_std);
-        self.ask(deadline, |inner, current, deadline| async move {
-            inner.change(current, adjustment, deadline).await
+        let asked = adjustment.clone();
+        let args = move |sha: &str| arguments::of_adjustment(sha, &asked);
+        let tag = adjustment.clone();
+        self.ask(tag.tag(), Name::Adjust, deadline, args, move |reply| {
+            reply::tokens(&adjustment, reply)
         })
+    }
+
+    /// Each primary of a cluster has a number of its own, as long as it is in use.
+    fn node(&self, tag: &str) -> usize {
+        match &self.inner.servers {
+            Servers::Single(_) => 0,
+            Servers::Cluster(cluster) => cluster.number(slot(tag)),
+        }
     }
 }
 
@@ -191,64 +231,29 @@ impl fmt::Debug for RedisStore {
 }
 
 impl Inner {
-    async fn decide(
-        &self,
-        current: Current,
-        check: Check,
-        deadline: Instant,
-    ) -> Result<Decision, StoreError> {
-        let args = |sha: &str| arguments::of_check(sha, &check);
-        let reply = self.call(current, &self.script, args, deadline).await?;
-        reply::decide(check, &reply)
-    }
-
-    async fn change(
-        &self,
-        current: Current,
-        adjustment: Adjustment,
-        deadline: Instant,
-    ) -> Result<Vec<i64>, StoreError> {
-        let args = |sha: &str| arguments::of_adjustment(sha, &adjustment);
-        let reply = self.call(current, &self.adjust, args, deadline).await?;
-        reply::tokens(&adjustment, &reply)
+    fn node(&self, tag: &str) -> Result<Arc<Node>, StoreError> {
+        match &self.servers {
+            Servers::Single(node) => Ok(node.clone()),
+            Servers::Cluster(cluster) => cluster.node(slot(tag)),
+        }
     }
 
     async fn call(
         &self,
+        node: Arc<Node>,
         current: Current,
-        script: &Script,
-        args: impl Fn(&str) -> Vec<String>,
+        script: Name,
+        args: &(impl Fn(&str) -> Vec<String> + Sync),
         deadline: Instant,
     ) -> Result<Value, StoreError> {
-        let client = current.client.as_ref().map_err(Clone::clone)?;
-        let reply = script.call(client, args, deadline).await;
-        if let Err(error) = &reply {
-            self.look_into(error.kind(), current);
+        match &self.servers {
+            Servers::Single(_) => node.call(current, script, args, Asking::No, deadline).await,
+            Servers::Cluster(cluster) => cluster.call(node, current, script, args, deadline).await,
         }
-        reply
     }
+}
 
-    /// Finds out in the background whether the connection is still of use, and complains if not.
-    ///
-    /// A server that became a replica keeps its connections. And a connection may fall silent, or the client
-    /// get stuck: nothing but asking tells.
-    fn look_into(&self, kind: ErrorKind, current: Current) {
-        if !matches!(kind, ErrorKind::ReadOnly | ErrorKind::Timeout) {
-            return;
-        }
-        let (script, complaints) = (self.script.clone(), self.connection.complaints());
-        self.looking.join(&self.runtime, async move {
-            let fault = match (kind, current.client) {
-                (ErrorKind::ReadOnly, _) => Some(Fault::ReadOnly),
-                (_, Ok(client)) => script.is_silent(&client).await.then_some(Fault::Silent),
-                (_, Err(_)) => None,
-            };
-            if let Some(fault) = fault {
-                let number = current.number;
-                // A queue that is full holds the same complaint.
-                let _ = complaints.try_send(Complaint { number, fault });
-            }
-            sleep(LOOK_PAUSE).await;
-        });
-    }
+/// Where a cluster keeps what has this hash tag.
+fn slot(tag: &str) -> u16 {
+    redis_keyslot(tag.as_bytes())
 }

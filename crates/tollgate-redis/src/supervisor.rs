@@ -1,6 +1,8 @@
 //! Who replaces connections.
 
-use fred::{clients::Client, error::Error, types::config::Config};
+use std::pin::pin;
+
+use fred::{clients::Client, error::Error};
 use tokio::{
     sync::{mpsc, watch},
     time::{sleep, timeout},
@@ -13,6 +15,7 @@ use crate::{
     journal::Journal,
     lane::Lane,
     pauses::{LASTING, Pauses},
+    target::Target,
 };
 
 /// Keeps one connection up: when it ends, or is of no use, it makes the next one.
@@ -20,7 +23,7 @@ use crate::{
 /// Never more than one attempt at a time, with the pauses of [`Pauses`] between them, so that a fleet of
 /// replicas does not storm a server that comes back.
 pub(crate) struct Supervisor {
-    config: Config,
+    target: Target,
     publish: watch::Sender<Current>,
     complaints: mpsc::Receiver<Complaint>,
     pauses: Pauses,
@@ -38,13 +41,13 @@ enum End {
 
 impl Supervisor {
     pub(crate) fn new(
-        config: Config,
+        target: Target,
         address: String,
         publish: watch::Sender<Current>,
         complaints: mpsc::Receiver<Complaint>,
     ) -> Self {
         Self {
-            config,
+            target,
             publish,
             complaints,
             pauses: Pauses::new(),
@@ -55,7 +58,8 @@ impl Supervisor {
 
     /// Runs until it is dropped, which closes the connection.
     pub(crate) async fn run(mut self) {
-        // A read-only server still answers reads and denials, so it is kept until there is a better one.
+        // A server that is none to use any more still answers, if only reads and denials, so it is kept until
+        // there is a better one.
         let mut kept = None;
         loop {
             self.publish.send_if_modified(|now| {
@@ -64,7 +68,7 @@ impl Supervisor {
                 now.connecting = true;
                 news
             });
-            match Lane::open(self.config.clone()).await {
+            match self.target.open().await {
                 Ok(lane) => {
                     self.up(lane.client().clone());
                     kept = self.watch(lane, kept.take()).await;
@@ -86,14 +90,14 @@ impl Supervisor {
     /// Watches a connection until it is to be replaced; gives back one that is better than none meanwhile.
     /// The `former` one is closed later: there may be calls in flight on it.
     async fn watch(&mut self, mut lane: Lane, former: Option<Lane>) -> Option<Lane> {
-        let early = Self::end(&mut lane, &mut self.complaints, self.number);
+        let early = Self::end(&self.target, &mut lane, &mut self.complaints, self.number);
         let end = if let Ok(end) = timeout(LASTING, early).await {
             end
         } else {
             drop(former);
             self.pauses.reset();
             self.journal.up();
-            Self::end(&mut lane, &mut self.complaints, self.number).await
+            Self::end(&self.target, &mut lane, &mut self.complaints, self.number).await
         };
         match end {
             End::Lost(error) => {
@@ -108,12 +112,24 @@ impl Supervisor {
                 self.journal.read_only();
                 Some(lane)
             }
+            End::Useless(Fault::Replaced) => {
+                self.journal.replaced();
+                Some(lane)
+            }
         }
     }
 
-    async fn end(lane: &mut Lane, complaints: &mut mpsc::Receiver<Complaint>, number: u64) -> End {
+    async fn end(
+        target: &Target,
+        lane: &mut Lane,
+        complaints: &mut mpsc::Receiver<Complaint>,
+        number: u64,
+    ) -> End {
+        let server = lane.server();
+        let mut replaced = pin!(target.replaced(server.as_ref()));
         loop {
             tokio::select! {
+                () = &mut replaced => return End::Useless(Fault::Replaced),
                 error = lane.ended() => return End::Lost(error),
                 complaint = complaints.recv() => match complaint {
                     Some(complaint) if complaint.number == number => return End::Useless(complaint.fault),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::time::{Instant, sleep};
-use tollgate::FailurePolicy;
+use tollgate::{FailurePolicy, RedisStore};
 use tollgate_tests::{Fault, FaultProxy, RedisServer};
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
@@ -35,19 +35,24 @@ impl Lines {
     }
 }
 
-/// On one thread with all of its tasks, so that only its own lines are caught.
-#[tokio::test]
-async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
+/// What is logged on this thread while the guard lives.
+fn catch() -> (Lines, tracing::subscriber::DefaultGuard) {
     let lines = Lines::default();
     let writer = lines.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_writer(move || writer.clone())
         .finish();
+    (lines, tracing::subscriber::set_default(subscriber))
+}
+
+/// On one thread with all of its tasks, so that only its own lines are caught.
+#[tokio::test]
+async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
     // With a single listener, the thread that comes to a line of the log first is asked whether it listens,
     // and the answer is kept for all; and that may be the thread of another test.
     let _second = Dispatch::new(NoSubscriber::new());
-    let _caught = tracing::subscriber::set_default(subscriber);
+    let (lines, _caught) = catch();
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.port());
     let replica = Replica::start(&proxy.url(), FailurePolicy::Open, DEADLINE).await;
@@ -79,4 +84,23 @@ async fn an_outage_is_told_when_it_starts_and_when_it_ends() {
         assert!(ended.iter().any(|line| line.contains(said)), "{ended:#?}");
     }
     load.stop().await.keeps_to("open");
+}
+
+#[tokio::test]
+async fn a_server_that_may_forget_buckets_in_use_is_told_once() {
+    let _second = Dispatch::new(NoSubscriber::new());
+    let (lines, _caught) = catch();
+    for (policy, warns) in [("allkeys-lru", true), ("volatile-ttl", false)] {
+        let server = RedisServer::start_with(&["--maxmemory", "9mb", "--maxmemory-policy", policy]);
+        let store = RedisStore::builder(&server.url())
+            .strict(true)
+            .connect()
+            .await;
+        store.expect("a store");
+        let said = lines.take();
+        let warned = said
+            .iter()
+            .filter(|line| line.contains("may evict") && line.contains(policy));
+        assert_eq!(warned.count(), usize::from(warns), "{said:#?}");
+    }
 }
