@@ -45,7 +45,7 @@ impl RedisClient for RedisStore {
 }
 
 impl RedisClient for RedisRsStore {
-    const ASKS: &[&str] = &["+ping"];
+    const ASKS: &[&str] = &["+ping", "+info"];
 
     fn builder(url: &str) -> RedisStoreBuilder<Self> {
         Self::builder(url)

@@ -4,22 +4,28 @@
 mod background;
 mod checks;
 mod client;
+mod cluster;
 mod fault_proxy;
 mod postgres_server;
 mod redis_server;
 mod resp;
 mod script;
+mod sentinel;
 mod stub_server;
+mod tls;
 pub mod traffic;
 
 pub use self::{
     checks::{change, charge, check, quota},
     client::RedisClient,
+    cluster::Cluster,
     fault_proxy::{Fault, FaultProxy},
     postgres_server::PostgresServer,
     redis_server::{RedisServer, free_port},
     script::{Script, adjust_argv, argv},
+    sentinel::Sentinels,
     stub_server::{Answer, StubServer},
+    tls::{Authority, Pair, TlsServer, Validity},
 };
 
 /// Its programs compile.

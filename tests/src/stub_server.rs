@@ -38,6 +38,8 @@ pub struct StubServer {
 struct State {
     answer: Answer,
     calls: u64,
+    /// The port that it names when it is asked as a sentinel.
+    primary: Option<u16>,
 }
 
 impl StubServer {
@@ -51,7 +53,11 @@ impl StubServer {
         let listener = net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         listener.set_nonblocking(true).expect("a socket option");
         let port = listener.local_addr().expect("its address").port();
-        let state = Arc::new(Mutex::new(State { answer, calls: 0 }));
+        let state = Arc::new(Mutex::new(State {
+            answer,
+            calls: 0,
+            primary: None,
+        }));
         let thread = Background::run({
             let state = state.clone();
             move || async move {
@@ -87,6 +93,15 @@ impl StubServer {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .answer = answer;
+    }
+
+    /// Names the server on this port of loopback as the primary from now on, whatever the name, when it is asked
+    /// as a sentinel.
+    pub fn name_primary(&self, port: u16) {
+        self.state
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .primary = Some(port);
     }
 
     /// How many `EVALSHA` came.
@@ -127,6 +142,13 @@ fn reply(command: &[&str], state: &Mutex<State>) -> Vec<u8> {
             let mut state = state.lock().unwrap_or_else(PoisonError::into_inner);
             state.calls += 1;
             state.answer.to_bytes(keys.parse().unwrap_or(0))
+        }
+        ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", _] => {
+            let state = state.lock().unwrap_or_else(PoisonError::into_inner);
+            state.primary.map_or_else(
+                || b"*-1\r\n".to_vec(),
+                |port| [&b"*2\r\n"[..], &bulk("127.0.0.1"), &bulk(&port.to_string())].concat(),
+            )
         }
         ["HELLO", "3", ..] => hello("%7"),
         ["HELLO", ..] => hello("*14"),

@@ -31,6 +31,16 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A future that is dropped before it is ready may or may not have changed the buckets.
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture;
+
+    /// Which of its servers has the buckets under a hash tag: a small number, 0 if there is but one.
+    ///
+    /// A limiter's circuit breaker keeps the servers apart by it, so that one that fails does not keep the
+    /// others' tenants from theirs. The number of a tag may change at any time, as when a bucket moves, and
+    /// that of a server which has left be given to another.
+    fn node(&self, tag: &str) -> usize {
+        let _ = tag;
+        0
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -41,6 +51,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         (**self).adjust(adjustment)
     }
+
+    fn node(&self, tag: &str) -> usize {
+        (**self).node(tag)
+    }
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
@@ -50,6 +64,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         (**self).adjust(adjustment)
+    }
+
+    fn node(&self, tag: &str) -> usize {
+        (**self).node(tag)
     }
 }
 

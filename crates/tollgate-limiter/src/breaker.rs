@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -69,8 +69,9 @@ impl Default for BreakerSettings {
     }
 }
 
-/// What the circuit breaker does with calls, numbered as the gauge `ratelimit_breaker_state` shows it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What the circuit breaker does with calls, numbered as the gauge `ratelimit_breaker_state` shows it. Of a
+/// store with several servers, that of the one that is worst off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum BreakerState {
     /// Lets all through.
     Closed = 0,
@@ -94,6 +95,8 @@ pub enum BreakerState {
 /// 5. A failure that may concern single checks alone counts as an answer: a foreign value under a key, and
 ///    no memory for new buckets, when denials and reads still work.
 /// 6. The answer to a call from before the last change of state says nothing.
+/// 7. Each server of a store that has [several](Store::node) has a circuit of its own, so that one that fails
+///    is not asked, and the others are.
 ///
 /// Ours, after weighing what there is: `failsafe` 1.3 lets any number of calls through when half-open, and
 /// `recloser` 1.4 wants several there. `tower-resilience-circuitbreaker` 0.14 has the single probe, safe to
@@ -101,24 +104,44 @@ pub enum BreakerState {
 /// deadline, and a clock that a test cannot pause.
 pub(crate) struct Breaker<S> {
     store: S,
-    circuit: Arc<Circuit>,
+    settings: BreakerSettings,
+    panel: Arc<Panel>,
+    /// By the number of the server.
+    circuits: RwLock<Vec<Arc<Circuit>>>,
 }
 
 impl<S: Store> Breaker<S> {
     pub(crate) fn new(store: S, settings: BreakerSettings, observer: Arc<dyn Observer>) -> Self {
         observer.breaker_changed(BreakerState::Closed);
-        let circuit = Circuit {
-            settings,
+        let panel = Panel {
             observer,
-            position: Mutex::new(Position {
-                state: State::closed(&settings),
-                turn: 0,
-            }),
+            states: Mutex::new(Vec::new()),
         };
         Self {
             store,
-            circuit: Arc::new(circuit),
+            settings,
+            panel: Arc::new(panel),
+            circuits: RwLock::new(Vec::new()),
         }
+    }
+
+    /// The circuit of the server that has the buckets under `tag`.
+    fn circuit(&self, tag: &str) -> Arc<Circuit> {
+        let node = self.store.node(tag);
+        let known = self.circuits.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(circuit) = known.get(node) {
+            return circuit.clone();
+        }
+        drop(known);
+        let mut circuits = self
+            .circuits
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        while circuits.len() <= node {
+            let circuit = Circuit::new(circuits.len(), self.settings, self.panel.clone());
+            circuits.push(Arc::new(circuit));
+        }
+        circuits[node].clone()
     }
 }
 
@@ -127,13 +150,14 @@ impl<S: Store> Breaker<S> {
 impl<S: Store> Store for Breaker<S> {
     fn check(&self, check: Check) -> CheckFuture {
         let deadline = check.deadline().map(Instant::from_std);
-        let Some(turn) = self.circuit.admit(Instant::now(), deadline) else {
+        let circuit = self.circuit(check.tag());
+        let Some(turn) = circuit.admit(Instant::now(), deadline) else {
             return CheckFuture::ready(Err(open()));
         };
         let ticket = Ticket {
             turn,
             deadline,
-            circuit: Some(self.circuit.clone()),
+            circuit: Some(circuit),
         };
         self.store
             .check(check)
@@ -143,11 +167,15 @@ impl<S: Store> Store for Breaker<S> {
     /// Passes it on unless the circuit is open and cools down. Only checks are counted and only they probe:
     /// what is given back waits for nobody, and is not kept back when no check comes.
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
-        if self.circuit.cools_down(Instant::now()) {
+        if self.circuit(adjustment.tag()).cools_down(Instant::now()) {
             AdjustFuture::ready(Err(open()))
         } else {
             self.store.adjust(adjustment)
         }
+    }
+
+    fn node(&self, tag: &str) -> usize {
+        self.store.node(tag)
     }
 }
 
@@ -164,10 +192,31 @@ fn open() -> StoreError {
     StoreError::new(ErrorKind::BreakerOpen, ChargeState::NotCharged, error)
 }
 
-/// What all calls share.
-struct Circuit {
-    settings: BreakerSettings,
+/// Shows one state for all circuits.
+struct Panel {
     observer: Arc<dyn Observer>,
+    states: Mutex<Vec<BreakerState>>,
+}
+
+impl Panel {
+    fn show(&self, node: usize, state: BreakerState) {
+        // An observer that panics leaves whole states behind.
+        let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
+        if states.len() <= node {
+            states.resize(node + 1, BreakerState::Closed);
+        }
+        states[node] = state;
+        let worst = states.iter().max();
+        self.observer
+            .breaker_changed(worst.copied().unwrap_or(state));
+    }
+}
+
+/// What all calls to one server share.
+struct Circuit {
+    node: usize,
+    settings: BreakerSettings,
+    panel: Arc<Panel>,
     position: Mutex<Position>,
 }
 
@@ -198,6 +247,18 @@ enum State {
 // === impl Circuit ===
 
 impl Circuit {
+    fn new(node: usize, settings: BreakerSettings, panel: Arc<Panel>) -> Self {
+        Self {
+            node,
+            settings,
+            panel,
+            position: Mutex::new(Position {
+                state: State::closed(&settings),
+                turn: 0,
+            }),
+        }
+    }
+
     /// Lets a call through in this turn, or not.
     fn admit(&self, now: Instant, deadline: Option<Instant>) -> Option<u64> {
         let mut position = self.lock();
@@ -260,13 +321,15 @@ impl Circuit {
             // Nothing is let through in the turn of an open circuit.
             (State::Open { .. }, _) => return,
         };
+        // A store with one server needs no number.
+        let node = Some(self.node).filter(|&node| node > 0);
         match (&next, failure) {
             (State::Closed { .. }, _) => {
-                tracing::info!("the rate limiter's store answers again");
+                tracing::info!(node, "the rate limiter's store answers again");
             }
             // A probe that failed is no news.
             (_, Some(error)) if matches!(position.state, State::Closed { .. }) => {
-                tracing::warn!(%error, "the rate limiter's store fails; the failure policy decides");
+                tracing::warn!(%error, node, "the rate limiter's store fails; the failure policy decides");
             }
             _ => {}
         }
@@ -291,7 +354,7 @@ impl Circuit {
             State::Open { .. } => BreakerState::Open,
             State::HalfOpen { .. } => BreakerState::HalfOpen,
         };
-        self.observer.breaker_changed(state);
+        self.panel.show(self.node, state);
     }
 
     fn lock(&self) -> MutexGuard<'_, Position> {

@@ -145,6 +145,10 @@ impl<S: Store> Store for Coalesce<S> {
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         self.shared.store.adjust(adjustment)
     }
+
+    fn node(&self, tag: &str) -> usize {
+        self.shared.store.node(tag)
+    }
 }
 
 impl<S> Clone for Coalesce<S> {

@@ -117,6 +117,10 @@ impl<S: Store> Store for DenialCache<S> {
             }
         })
     }
+
+    fn node(&self, tag: &str) -> usize {
+        self.store.node(tag)
+    }
 }
 
 impl<S: fmt::Debug> fmt::Debug for DenialCache<S> {

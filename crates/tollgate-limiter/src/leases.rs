@@ -180,6 +180,10 @@ impl<S: Store> Store for Leases<S> {
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         self.shared.store.adjust(adjustment)
     }
+
+    fn node(&self, tag: &str) -> usize {
+        self.shared.store.node(tag)
+    }
 }
 
 impl<S: Store> Drop for Leases<S> {

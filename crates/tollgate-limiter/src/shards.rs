@@ -146,6 +146,10 @@ impl<S: Store> Store for Shards<S> {
         let changes = Changes::new(adjustment, fastrand::u8(..));
         AdjustFuture::new(changes.carry_out(store))
     }
+
+    fn node(&self, tag: &str) -> usize {
+        self.store.node(tag)
+    }
 }
 
 impl<S: fmt::Debug> fmt::Debug for Shards<S> {

@@ -1,33 +1,25 @@
 //! How a store comes about.
 
-use std::{error::Error, fmt, marker::PhantomData, time::Duration};
+use std::{error::Error, fmt, marker::PhantomData, path::PathBuf, time::Duration};
 
-use fred::types::config::Config;
-
-use crate::{ConnectError, RedisStore, config, engine::Engine, fred_lane::FredLane, lane::Lane};
+use crate::{
+    ConnectError, RedisSettings, RedisStore, engine::Engine, fred_lane::FredLane, lane::Lane,
+};
 
 /// Long enough for a few attempts, short enough for a service to start without Redis.
 const CONNECT_WAIT: Duration = Duration::from_secs(1);
 
-const DEFAULT_DEADLINE: Duration = Duration::from_millis(25);
-
-/// Settings of the store `S`. Made by [`RedisStore::builder`], and by that of `RedisRsStore`.
+/// Settings of the store `S`. Made by [`RedisStore::builder`], by that of `RedisRsStore`, or from
+/// [`RedisSettings`].
 #[must_use = "a builder does nothing until `connect`"]
 pub struct RedisStoreBuilder<S = RedisStore> {
-    url: String,
-    deadline: Duration,
-    strict: bool,
+    settings: RedisSettings,
     store: PhantomData<fn() -> S>,
 }
 
 impl<S> RedisStoreBuilder<S> {
     pub(crate) fn new(url: &str) -> Self {
-        Self {
-            url: url.to_owned(),
-            deadline: DEFAULT_DEADLINE,
-            strict: false,
-            store: PhantomData,
-        }
+        RedisSettings::new(url).into()
     }
 
     /// How long one check may take, from the call to the answer: waiting for the connection, for the reply
@@ -36,32 +28,90 @@ impl<S> RedisStoreBuilder<S> {
     ///
     /// A check that takes longer fails with [`ErrorKind::Timeout`](tollgate_core::ErrorKind::Timeout).
     pub fn deadline(mut self, deadline: Duration) -> Self {
-        self.deadline = deadline;
+        self.settings.deadline = deadline;
         self
     }
 
     /// Whether `connect` fails if Redis cannot be reached. `false` by default: a service
     /// starts without Redis, and the store works once Redis comes.
     pub fn strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
+        self.settings.strict = strict;
+        self
+    }
+
+    /// The user to log in as; needs a password.
+    pub fn username(mut self, username: impl Into<String>) -> Self {
+        self.settings.username = Some(username.into());
+        self
+    }
+
+    /// The password to log in with.
+    pub fn password(mut self, password: impl Into<String>) -> Self {
+        self.settings.password = Some(password.into());
+        self
+    }
+
+    /// The file that holds the password. It is read for each connection, so that the password can be changed
+    /// without a restart; line ends after it do not count.
+    pub fn password_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.password_file = Some(path.into());
+        self
+    }
+
+    /// The number of the database. 0 by default, and always on a cluster.
+    pub fn database(mut self, database: u8) -> Self {
+        self.settings.database = Some(database);
+        self
+    }
+
+    /// The version of the protocol: 2, the default, or 3.
+    pub fn resp(mut self, version: u8) -> Self {
+        self.settings.resp = version;
+        self
+    }
+
+    /// The file with the certificates of the authorities to trust, in PEM; by default, those of the system.
+    #[cfg(feature = "tls")]
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.settings.tls.ca_file = Some(path.into());
+        self
+    }
+
+    /// The files with the client's own certificate and its key, in PEM.
+    #[cfg(feature = "tls")]
+    pub fn client_certificate(
+        mut self,
+        certificate: impl Into<PathBuf>,
+        key: impl Into<PathBuf>,
+    ) -> Self {
+        self.settings.tls.certificate_file = Some(certificate.into());
+        self.settings.tls.key_file = Some(key.into());
+        self
+    }
+
+    /// The name that the servers' certificates have to show; by default, the host to which the connection
+    /// leads. The nodes of a cluster are often named by address, and their certificates by name.
+    #[cfg(feature = "tls")]
+    pub fn server_name(mut self, name: impl Into<String>) -> Self {
+        self.settings.tls.server_name = Some(name.into());
+        self
+    }
+
+    /// The password for the sentinels, if they want one; they do not share it with the servers.
+    pub fn sentinel_password(mut self, password: impl Into<String>) -> Self {
+        self.settings.sentinel.password = Some(password.into());
         self
     }
 
     /// What `connect` does, through whichever library.
-    pub(crate) async fn open<L: Lane>(
-        self,
-        configure: impl FnOnce(Config) -> L::Config,
-    ) -> Result<Engine<L>, ConnectError> {
-        if self.deadline.is_zero() {
-            return Err(ConnectError::ZeroDeadline);
-        }
-        let config = config::parse(&self.url)?;
-        let address = config.server.hosts()[0].to_string();
-        let engine = Engine::start(configure(config), address.clone(), self.deadline);
+    pub(crate) async fn open<L: Lane>(self) -> Result<Engine<L>, ConnectError> {
+        let settings = self.settings;
+        let engine = Engine::start(settings.read()?, settings.deadline);
         match engine.wait(CONNECT_WAIT).await {
-            Ok(()) => engine.load_script().await,
-            Err(error) if self.strict => {
+            Ok(()) => engine.prepare().await,
+            Err(error) if settings.strict => {
                 let reason = error.source().map(ToString::to_string).unwrap_or_default();
+                let address = engine.address().to_owned();
                 return Err(ConnectError::Unreachable { address, reason });
             }
             // Said in the log by whoever goes on trying.
@@ -76,8 +126,8 @@ impl RedisStoreBuilder<RedisStore> {
     ///
     /// # Errors
     ///
-    /// If the URL is not one of Redis, the deadline is zero, or Redis cannot be reached and the store is
-    /// [`strict`](Self::strict).
+    /// If a setting is wrong or does not go with the others, or if Redis cannot be reached and the store is
+    /// [`strict`](Self::strict). Of a cluster, all primaries have to be reached.
     ///
     /// # Panics
     ///
@@ -87,28 +137,32 @@ impl RedisStoreBuilder<RedisStore> {
     ///
     /// Dropping the future closes whatever was opened.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let engine = self.open::<FredLane>(|config| config).await?;
+        let engine = self.open::<FredLane>().await?;
         Ok(RedisStore { engine })
     }
 }
 
 // === impl RedisStoreBuilder ===
 
+impl<S> From<RedisSettings> for RedisStoreBuilder<S> {
+    fn from(settings: RedisSettings) -> Self {
+        Self {
+            settings,
+            store: PhantomData,
+        }
+    }
+}
+
 impl<S> Clone for RedisStoreBuilder<S> {
     fn clone(&self) -> Self {
-        Self {
-            url: self.url.clone(),
-            ..*self
-        }
+        self.settings.clone().into()
     }
 }
 
 impl<S> fmt::Debug for RedisStoreBuilder<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The URL may hold a password.
-        f.debug_struct("RedisStoreBuilder")
-            .field("deadline", &self.deadline)
-            .field("strict", &self.strict)
-            .finish_non_exhaustive()
+        f.debug_tuple("RedisStoreBuilder")
+            .field(&self.settings)
+            .finish()
     }
 }

@@ -12,8 +12,6 @@ use fred::{
 };
 use socket2::TcpKeepalive;
 
-use crate::ConnectError;
-
 /// How long one attempt to connect, and each of fred's own commands on a new connection, may take. Much
 /// longer than a check: a slow handshake must not keep the store from ever connecting.
 pub(crate) const SETUP_TIMEOUT: Duration = Duration::from_secs(1);
@@ -26,30 +24,11 @@ pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(2);
 /// when it moves again; without a bound an outage would fill the memory.
 const MAX_QUEUED: usize = 8_192;
 
-/// Reads a URL without ever repeating it, since it may hold a password.
-pub(crate) fn parse(url: &str) -> Result<Config, ConnectError> {
-    let bad = |problem: &str| Err(ConnectError::Url(problem.to_owned()));
-    match url.split_once("://") {
-        Some(("redis" | "valkey", _)) => {}
-        // fred would connect without TLS, and send the password in the clear.
-        Some(("rediss" | "valkeys", _)) => return bad("TLS is not supported"),
-        Some(_) => return bad("the scheme must be `redis` or `valkey`"),
-        None => return bad("it has no scheme"),
-    }
-    let mut config = Config::from_url_centralized(url)
-        .map_err(|error| ConnectError::Url(error.details().to_owned()))?;
-    if config.username.is_some() && config.password.is_none() {
-        // fred would ignore the name, and be somebody else than was meant.
-        return bad("it has a user name without a password");
-    }
-    // One attempt; the supervisor makes the next.
-    config.fail_fast = true;
-    Ok(config)
-}
-
 /// A client that is not connected yet, and has one connection in its life: without a policy to reconnect,
 /// its task ends when the connection does.
-pub(crate) fn client(config: Config) -> Result<Client, Error> {
+pub(crate) fn client(mut config: Config) -> Result<Client, Error> {
+    // One attempt; the supervisor makes the next.
+    config.fail_fast = true;
     let mut builder = Builder::from_config(config);
     builder.with_connection_config(set_connection);
     // For what carries no timeout of its own; fred's default is to wait for ever.
@@ -107,48 +86,4 @@ pub(crate) const fn keepalive() -> TcpKeepalive {
     TcpKeepalive::new()
         .with_time(Duration::from_secs(15))
         .with_interval(Duration::from_secs(5))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn bad_urls_are_refused_without_repeating_the_password() {
-        for (url, problem) in [
-            ("", "no scheme"),
-            ("localhost:6379", "no scheme"),
-            ("http://user:hunter2@host", "scheme"),
-            ("rediss://user:hunter2@host", "TLS"),
-            ("redis://:hunter2@", "host"),
-            ("redis://user:hunter2@host:port", "port"),
-            ("redis://user:hunter2@host/zero", "integer"),
-            ("redis://user@host", "user name"),
-        ] {
-            let error = parse(url).expect_err(url);
-            assert!(
-                error
-                    .to_string()
-                    .to_lowercase()
-                    .contains(&problem.to_lowercase()),
-                "{url}: {error}"
-            );
-            assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
-        }
-    }
-
-    #[test]
-    fn good_urls_are_read() {
-        let config = parse("valkey://user:p%40ss@host:7000/3").expect("a good URL");
-        assert_eq!(config.server.hosts()[0].to_string(), "host:7000");
-        assert_eq!(
-            (
-                config.username.as_deref(),
-                config.password.as_deref(),
-                config.database
-            ),
-            (Some("user"), Some("p@ss"), Some(3))
-        );
-        assert!(parse("redis://:secret@[::1]").is_ok());
-    }
 }

@@ -10,7 +10,7 @@ use tokio::{
 };
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
-use crate::{lane::Lane, supervisor::Supervisor};
+use crate::{lane::Lane, supervisor::Supervisor, target::Target};
 
 /// One connection after the other, each with a client of its own.
 ///
@@ -49,11 +49,13 @@ pub(crate) enum Fault {
     Silent,
     /// The server has become a replica. Behind the same name, a new connection may lead to the new primary.
     ReadOnly,
+    /// The sentinels name another primary.
+    Replaced,
 }
 
 impl<L: Lane> Connection<L> {
     /// Starts to connect, and never stops.
-    pub(crate) fn start(config: L::Config, address: String, runtime: &Handle) -> Self {
+    pub(crate) fn start(target: Target, address: String, runtime: &Handle) -> Self {
         let none = StoreError::new(
             ErrorKind::Io,
             ChargeState::NotCharged,
@@ -66,7 +68,7 @@ impl<L: Lane> Connection<L> {
         });
         // More complaints than one about the same connection say nothing new.
         let (complaints, heard) = mpsc::channel(1);
-        let supervisor = Supervisor::<L>::new(config, address, publish, heard);
+        let supervisor = Supervisor::<L>::new(target, address, publish, heard);
         Self {
             current,
             complaints,

@@ -2,51 +2,60 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep},
-};
-use tollgate_core::{
-    AdjustFuture, Adjustment, Check, CheckFuture, Decision, ErrorKind, StoreError, StoreFuture,
-};
+use fred::util::redis_keyslot;
+use tokio::{runtime::Handle, time::Instant};
+use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, StoreError, StoreFuture};
 
 use crate::{
-    arguments, config,
-    connection::{Complaint, Connection, Current, Fault},
-    lane::Lane,
+    arguments,
+    cluster::Cluster,
+    connection::Current,
+    lane::{Asking, Lane},
+    node::Node,
     reply::{self, Reply},
     run_out::RunOut,
-    script::Script,
-    single_flight::SingleFlight,
+    script::Name,
+    settings::Plan,
 };
 
-/// Between two looks at a connection on which something failed.
-const LOOK_PAUSE: Duration = Duration::from_millis(500);
-
-/// Calls, the connection that they go over, and what is found out about it. Clones share all of that.
+/// Calls, and the servers that they go to. Clones share all of that.
 pub(crate) struct Engine<L: Lane> {
     inner: Arc<Inner<L>>,
 }
 
 struct Inner<L: Lane> {
-    connection: Connection<L>,
-    script: Arc<Script>,
-    adjust: Script,
+    servers: Servers<L>,
     runtime: Handle,
-    looking: SingleFlight<()>,
     address: String,
     deadline: Duration,
 }
 
+/// What there is to ask.
+enum Servers<L: Lane> {
+    Single(Arc<Node<L>>),
+    Cluster(Cluster<L>),
+}
+
 impl<L: Lane> Engine<L> {
     /// Starts to connect, and keeps on trying.
-    pub(crate) fn start(config: L::Config, address: String, deadline: Duration) -> Self {
+    pub(crate) fn start(plan: Plan, deadline: Duration) -> Self {
         let runtime = Handle::current();
+        let (servers, address) = match plan {
+            Plan::Single { target, address } => {
+                let node = Node::start(target, address.clone(), &runtime);
+                (Servers::Single(Arc::new(node)), address)
+            }
+            Plan::Cluster {
+                access,
+                seeds,
+                address,
+            } => {
+                let cluster = Cluster::start(access, seeds, address.clone(), &runtime);
+                (Servers::Cluster(cluster), address)
+            }
+        };
         let inner = Inner {
-            connection: Connection::start(config, address.clone(), &runtime),
-            script: Arc::new(Script::token_bucket(runtime.clone())),
-            adjust: Script::adjust(runtime.clone()),
-            looking: SingleFlight::new(),
+            servers,
             runtime,
             address,
             deadline,
@@ -56,71 +65,105 @@ impl<L: Lane> Engine<L> {
         }
     }
 
-    /// Waits for the connection.
+    /// Waits for the connections.
     pub(crate) async fn wait(&self, patience: Duration) -> Result<(), StoreError> {
-        self.inner.connection.wait(patience).await
+        match &self.inner.servers {
+            Servers::Single(node) => node.wait(patience).await,
+            Servers::Cluster(cluster) => cluster.wait(patience).await,
+        }
     }
 
-    /// Spares the first check a round trip. A failure shows again at that check, with its kind.
-    pub(crate) async fn load_script(&self) {
-        let deadline = Instant::now() + config::SETUP_TIMEOUT;
-        let loaded = match self.inner.connection.current().client {
-            Ok(client) => self.inner.script.load(&client, deadline).await,
-            Err(error) => Err(error),
-        };
-        if let Err(error) = loaded {
-            tracing::warn!(address = %self.inner.address, %error, "cannot load the script");
+    /// Spares the first checks a round trip.
+    pub(crate) async fn prepare(&self) {
+        match &self.inner.servers {
+            Servers::Single(node) => node.prepare().await,
+            Servers::Cluster(cluster) => {
+                for node in cluster.nodes() {
+                    node.prepare().await;
+                }
+            }
         }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.inner.address
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
         &self.inner.runtime
     }
 
-    /// Lets `work` ask Redis, by the deadline or else within the store's own time.
-    fn ask<T, F>(
-        &self,
-        deadline: Option<Instant>,
-        work: impl FnOnce(Arc<Inner<L>>, Current<L::Client>, Instant) -> F + Send + 'static,
-    ) -> StoreFuture<T>
-    where
-        T: Send + 'static,
-        F: Future<Output = Result<T, StoreError>> + Send + 'static,
-    {
-        let inner = self.inner.clone();
-        let deadline = deadline.unwrap_or_else(|| Instant::now() + inner.deadline);
-        StoreFuture::new(async move {
-            let current = inner.connection.settled(deadline).await;
-            // To its end also when the caller leaves, as a limiter does at the deadline: only then is a
-            // connection that has fallen silent noticed.
-            let runtime = inner.runtime.clone();
-            RunOut::new(runtime, work(inner, current, deadline)).await
-        })
-    }
-
     pub(crate) fn check(&self, check: Check) -> CheckFuture {
         let deadline = check.deadline().map(Instant::from_std);
-        self.ask(deadline, |inner, current, deadline| async move {
-            inner.decide(current, check, deadline).await
+        let asked = check.clone();
+        let args = move |sha: &str| arguments::of_check(sha, &asked);
+        let tag = check.clone();
+        self.ask(tag.tag(), Name::TokenBucket, deadline, args, |reply| {
+            reply::decide(check, reply)
         })
     }
 
     pub(crate) fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         let deadline = adjustment.deadline().map(Instant::from_std);
-        self.ask(deadline, |inner, current, deadline| async move {
-            inner.change(current, adjustment, deadline).await
+        let asked = adjustment.clone();
+        let args = move |sha: &str| arguments::of_adjustment(sha, &asked);
+        let tag = adjustment.clone();
+        self.ask(tag.tag(), Name::Adjust, deadline, args, move |reply| {
+            reply::tokens(&adjustment, reply)
         })
     }
 
-    /// Calls another script, over the connection of the checks.
+    /// The number of the server that has the keys under `tag`. Each primary of a cluster has one of its own,
+    /// as long as it is in use.
+    pub(crate) fn node(&self, tag: &str) -> usize {
+        match &self.inner.servers {
+            Servers::Single(_) => 0,
+            Servers::Cluster(cluster) => cluster.number(slot(tag)),
+        }
+    }
+
+    /// Calls a script on the server that has the keys under `tag`, by the deadline or else within the store's
+    /// own time, and reads the reply.
+    fn ask<T: Send + 'static>(
+        &self,
+        tag: &str,
+        script: Name,
+        deadline: Option<Instant>,
+        args: impl Fn(&str) -> Vec<String> + Send + Sync + 'static,
+        read: impl FnOnce(&Reply) -> Result<T, StoreError> + Send + 'static,
+    ) -> StoreFuture<T> {
+        let inner = self.inner.clone();
+        let deadline = deadline.unwrap_or_else(|| Instant::now() + inner.deadline);
+        let node = match inner.node(tag) {
+            Ok(node) => node,
+            Err(error) => return StoreFuture::ready(Err(error)),
+        };
+        StoreFuture::new(async move {
+            let current = node.settled(deadline).await;
+            // To its end also when the caller leaves, as a limiter does at the deadline: only then is a
+            // connection that has fallen silent noticed.
+            let runtime = inner.runtime.clone();
+            let call = async move {
+                let reply = inner.call(node, current, script, &args, deadline).await?;
+                read(&reply)
+            };
+            RunOut::new(runtime, call).await
+        })
+    }
+
+    /// Calls another script, on the server that has the keys under `tag`.
     pub(crate) async fn call(
         &self,
-        script: &Script,
-        args: impl Fn(&str) -> Vec<String>,
+        tag: &str,
+        script: Name,
+        args: impl Fn(&str) -> Vec<String> + Sync,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
-        let current = self.inner.connection.settled(deadline).await;
-        self.inner.call(current, script, args, deadline).await
+        let node = self.inner.node(tag)?;
+        let current = node.settled(deadline).await;
+        self.inner
+            .call(node, current, script, &args, deadline)
+            .await
     }
 }
 
@@ -144,64 +187,29 @@ impl<L: Lane> fmt::Debug for Engine<L> {
 }
 
 impl<L: Lane> Inner<L> {
-    async fn decide(
-        &self,
-        current: Current<L::Client>,
-        check: Check,
-        deadline: Instant,
-    ) -> Result<Decision, StoreError> {
-        let args = |sha: &str| arguments::of_check(sha, &check);
-        let reply = self.call(current, &self.script, args, deadline).await?;
-        reply::decide(check, &reply)
-    }
-
-    async fn change(
-        &self,
-        current: Current<L::Client>,
-        adjustment: Adjustment,
-        deadline: Instant,
-    ) -> Result<Vec<i64>, StoreError> {
-        let args = |sha: &str| arguments::of_adjustment(sha, &adjustment);
-        let reply = self.call(current, &self.adjust, args, deadline).await?;
-        reply::tokens(&adjustment, &reply)
+    fn node(&self, tag: &str) -> Result<Arc<Node<L>>, StoreError> {
+        match &self.servers {
+            Servers::Single(node) => Ok(node.clone()),
+            Servers::Cluster(cluster) => cluster.node(slot(tag)),
+        }
     }
 
     async fn call(
         &self,
+        node: Arc<Node<L>>,
         current: Current<L::Client>,
-        script: &Script,
-        args: impl Fn(&str) -> Vec<String>,
+        script: Name,
+        args: &(impl Fn(&str) -> Vec<String> + Sync),
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
-        let client = current.client.as_ref().map_err(Clone::clone)?;
-        let reply = script.call(client, args, deadline).await;
-        if let Err(error) = &reply {
-            self.look_into(error.kind(), current);
+        match &self.servers {
+            Servers::Single(_) => node.call(current, script, args, Asking::No, deadline).await,
+            Servers::Cluster(cluster) => cluster.call(node, current, script, args, deadline).await,
         }
-        reply
     }
+}
 
-    /// Finds out in the background whether the connection is still of use, and complains if not.
-    ///
-    /// A server that became a replica keeps its connections. And a connection may fall silent, or the client
-    /// get stuck: nothing but asking tells.
-    fn look_into(&self, kind: ErrorKind, current: Current<L::Client>) {
-        if !matches!(kind, ErrorKind::ReadOnly | ErrorKind::Timeout) {
-            return;
-        }
-        let (script, complaints) = (self.script.clone(), self.connection.complaints());
-        self.looking.join(&self.runtime, async move {
-            let fault = match (kind, current.client) {
-                (ErrorKind::ReadOnly, _) => Some(Fault::ReadOnly),
-                (_, Ok(client)) => script.is_silent(&client).await.then_some(Fault::Silent),
-                (_, Err(_)) => None,
-            };
-            if let Some(fault) = fault {
-                let number = current.number;
-                // A queue that is full holds the same complaint.
-                let _ = complaints.try_send(Complaint { number, fault });
-            }
-            sleep(LOOK_PAUSE).await;
-        });
-    }
+/// Where a cluster keeps what has this hash tag.
+fn slot(tag: &str) -> u16 {
+    redis_keyslot(tag.as_bytes())
 }

@@ -6,14 +6,17 @@ use fred::{
     clients,
     error::{Error, ErrorKind},
     interfaces::{ClientLike, LuaInterface},
-    types::{ClusterHash, ConnectHandle, CustomCommand, Value, config::Config},
+    types::{
+        ClusterHash, ConnectHandle, CustomCommand, Value,
+        config::{Config, Options},
+    },
 };
 use tokio::time::sleep;
 use tollgate_core::StoreError;
 
 use crate::{
     config, fred_failure as failure,
-    lane::{Client, Lane},
+    lane::{Asking, Client, Lane},
     reply::Reply,
 };
 
@@ -45,7 +48,6 @@ impl FredLane {
 
 impl Lane for FredLane {
     type Client = clients::Client;
-    type Config = Config;
 
     async fn open(config: Config) -> Result<Self, StoreError> {
         let client = config::client(config).map_err(|error| failure::of_connection(&error))?;
@@ -80,12 +82,20 @@ impl Drop for FredLane {
 }
 
 impl Client for clients::Client {
-    async fn evalsha(&self, args: Vec<String>, patience: Duration) -> Result<Reply, StoreError> {
-        let client = self.with_options(&config::call_options(patience));
+    async fn evalsha(
+        &self,
+        args: Vec<String>,
+        asking: Asking,
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
+        let options = config::call_options(patience);
         // Not fred's `evalsha`: a client with options does not have it, but derefs to one without options
         // that does, and so would wait in the queue of a lost connection.
-        let evalsha = CustomCommand::new_static("EVALSHA", ClusterHash::Random, false);
-        let reply = client.custom(evalsha, args).await;
+        let evalsha = custom("EVALSHA");
+        let reply = match asking {
+            Asking::No => self.with_options(&options).custom(evalsha, args).await,
+            Asking::Yes => after_asking(self, &options, evalsha, args).await,
+        };
         reply.map(read).map_err(|error| failure::of_call(&error))
     }
 
@@ -93,19 +103,48 @@ impl Client for clients::Client {
         let loaded = LuaInterface::script_load(self, source).await;
         loaded.map_err(|error| failure::while_loading(&error))
     }
+
+    async fn ask(
+        &self,
+        command: &'static str,
+        args: Vec<String>,
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
+        let client = self.with_options(&config::call_options(patience));
+        let reply = client.custom(custom(command), args).await;
+        reply
+            .map(read)
+            .map_err(|error| failure::of_connection(&error))
+    }
+}
+
+fn custom(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, ClusterHash::Random, false)
+}
+
+/// fred writes a pipeline without anything in between.
+async fn after_asking(
+    client: &clients::Client,
+    options: &Options,
+    command: CustomCommand,
+    args: Vec<String>,
+) -> Result<Value, Error> {
+    let pipeline = client.pipeline();
+    let both = pipeline.with_options(options);
+    let no_args = Vec::<String>::new();
+    // The replies come at the end; until then, all that there is to know is that it has a place.
+    both.custom::<Value, _>(custom("ASKING"), no_args).await?;
+    both.custom::<Value, _>(command, args).await?;
+    let last = pipeline.try_all::<Value>().await.pop();
+    last.unwrap_or_else(|| Err(Error::new(ErrorKind::Protocol, "no reply")))
 }
 
 fn read(reply: Value) -> Reply {
-    let number = |value| match value {
-        Value::Integer(number) => Some(number),
-        _ => None,
-    };
     match reply {
-        Value::Array(values) => {
-            let numbers: Option<_> = values.into_iter().map(number).collect();
-            numbers.map_or(Reply::Odd, Reply::Numbers)
-        }
-        value => number(value).map_or(Reply::Odd, Reply::Number),
+        Value::Integer(number) => Reply::Number(number),
+        Value::Array(values) => Reply::List(values.into_iter().map(read).collect()),
+        Value::String(text) => Reply::Text(text.to_string()),
+        _ => Reply::Odd,
     }
 }
 
@@ -115,7 +154,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_client_whose_task_panics_has_ended() {
-        let config = config::parse("redis://127.0.0.1:1").expect("a good URL");
+        let config = Config::default();
         let mut lane = FredLane {
             client: config::client(config).expect("a client"),
             task: tokio::spawn(async { panic!("expected by the test") }),
@@ -125,18 +164,22 @@ mod tests {
     }
 
     #[test]
-    fn only_whole_numbers_are_read() {
+    fn numbers_texts_and_lists_of_them_are_read() {
         let one = || Value::Integer(1);
         assert_eq!(read(one()), Reply::Number(1));
-        let numbers = Value::Array(vec![one(), Value::Integer(-1)]);
-        assert_eq!(read(numbers), Reply::Numbers(vec![1, -1]));
-        for odd in [
+        let values = vec![
+            one(),
+            Value::String("a".into()),
+            Value::Array(vec![one()]),
             Value::Null,
-            Value::String("OK".into()),
-            Value::Array(vec![one(), Value::Null]),
-            Value::Array(vec![one(), Value::Double(1.0)]),
-            Value::Array(vec![one(), Value::Array(vec![one()])]),
-        ] {
+        ];
+        let text = Reply::Text("a".to_owned());
+        let inner = Reply::List(vec![Reply::Number(1)]);
+        assert_eq!(
+            read(Value::Array(values)),
+            Reply::List(vec![Reply::Number(1), text, inner, Reply::Odd])
+        );
+        for odd in [Value::Null, Value::Double(1.0), Value::Boolean(true)] {
             assert_eq!(read(odd), Reply::Odd);
         }
     }

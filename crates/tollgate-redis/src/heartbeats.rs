@@ -15,13 +15,16 @@ use tokio::{
 };
 use tollgate_core::{ChargeState, ErrorKind, KeySpace, LimitName, ReplicaCount, StoreError};
 
-use crate::{RedisStore, engine::Engine, lane::Lane, reply::Reply, script::Script};
+use crate::{RedisStore, engine::Engine, lane::Lane, script::Name};
 
 /// Much longer than a check may take: nobody waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 /// So many heartbeats may be missed before a replica counts as gone.
 const LIVES: u32 = 3;
+
+/// The hash tag of the key.
+const TAG: &str = "replicas";
 
 /// The script takes no longer life than a day.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(8 * 3_600);
@@ -56,7 +59,6 @@ pub struct Heartbeats {
 /// What the task needs.
 struct Beat<L: Lane> {
     engine: Engine<L>,
-    script: Script,
     key: String,
     member: String,
     interval: Duration,
@@ -95,7 +97,6 @@ impl Heartbeats {
         let (stop, stopped) = oneshot::channel();
         let beat = Beat {
             engine: engine.clone(),
-            script: Script::replicas(engine.runtime().clone()),
             key: key.clone(),
             member: format!("{:032x}", fastrand::u128(..)),
             interval: interval.clamp(SHORTEST_INTERVAL, LONGEST_INTERVAL),
@@ -152,9 +153,10 @@ impl<L: Lane> Beat<L> {
             ]
         };
         let deadline = Instant::now() + PATIENCE;
-        match self.engine.call(&self.script, args, deadline).await? {
-            Reply::Number(number) => Ok(u32::try_from(number.max(0)).unwrap_or(u32::MAX)),
-            _ => Err(StoreError::new(
+        let reply = self.engine.call(TAG, Name::Replicas, args, deadline);
+        match reply.await?.number() {
+            Some(number) => Ok(u32::try_from(number.max(0)).unwrap_or(u32::MAX)),
+            None => Err(StoreError::new(
                 ErrorKind::Other,
                 ChargeState::NotCharged,
                 "the script's reply is malformed",

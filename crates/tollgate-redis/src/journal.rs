@@ -22,6 +22,7 @@ pub(crate) struct Journal {
 enum Trouble {
     Down(ErrorKind),
     ReadOnly,
+    Replaced,
 }
 
 impl Journal {
@@ -50,6 +51,12 @@ impl Journal {
                 address = %self.address,
                 "Redis is read-only; connecting again in search of the primary"
             );
+        }
+    }
+
+    pub(crate) fn replaced(&mut self) {
+        if self.is_news(Trouble::Replaced) {
+            tracing::warn!(address = %self.address, "the sentinels name another primary; connecting to it");
         }
     }
 

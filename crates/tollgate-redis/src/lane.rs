@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use fred::types::config::Config;
 use tollgate_core::StoreError;
 
 use crate::reply::Reply;
@@ -9,20 +10,19 @@ use crate::reply::Reply;
 /// One connection, and the client that calls go through until it ends; then it is of no more use. Dropping
 /// it closes the connection, whatever is in flight.
 ///
-/// No library's own way to reconnect is used: a supervisor opens the next lane.
-pub(crate) trait Lane: Sized + Send + 'static {
+/// No library's own way to reconnect, or to follow a cluster, is used: a supervisor opens the next lane.
+pub(crate) trait Lane: Sized + Send + Sync + 'static {
     /// What is given to callers. Clones are cheap, and all use the one connection.
     type Client: Client;
-    /// What a connection is made from.
-    type Config: Clone + Send + Sync + 'static;
 
-    /// Makes one attempt. It ends within two [`SETUP_TIMEOUT`](crate::config::SETUP_TIMEOUT)s: one for the
-    /// connection, one for the login. The server has answered something by then.
+    /// Makes one attempt to connect to the one server that `config` names: whatever the library, settings are
+    /// in the words of fred's. It ends within two [`SETUP_TIMEOUT`](crate::config::SETUP_TIMEOUT)s: one for
+    /// the connection, one for the login. The server has answered something by then.
     ///
     /// # Cancel safety
     ///
     /// Dropping the future closes whatever was opened.
-    fn open(config: Self::Config) -> impl Future<Output = Result<Self, StoreError>> + Send;
+    fn open(config: Config) -> impl Future<Output = Result<Self, StoreError>> + Send;
 
     fn client(&self) -> &Self::Client;
 
@@ -38,6 +38,7 @@ pub(crate) trait Client: Clone + Send + Sync + 'static {
     fn evalsha(
         &self,
         args: Vec<String>,
+        asking: Asking,
         patience: Duration,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
@@ -46,4 +47,21 @@ pub(crate) trait Client: Clone + Send + Sync + 'static {
         &self,
         source: &'static str,
     ) -> impl Future<Output = Result<(), StoreError>> + Send;
+
+    /// Asks the server something that charges nothing, within `patience`. It fails as if there were no
+    /// connection.
+    fn ask(
+        &self,
+        command: &'static str,
+        args: Vec<String>,
+        patience: Duration,
+    ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
+}
+
+/// Whether a cluster's server is to answer for a slot that is on its way to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asking {
+    No,
+    /// The server takes the word for the very next command on the connection, so both are sent together.
+    Yes,
 }

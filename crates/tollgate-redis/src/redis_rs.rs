@@ -3,5 +3,6 @@
 mod failure;
 mod lane;
 mod store;
+mod stream;
 
 pub use self::store::RedisRsStore;

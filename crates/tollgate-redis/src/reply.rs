@@ -5,13 +5,42 @@ use tollgate_core::{
     Wait,
 };
 
-/// What any script of ours may answer, whatever library has read it.
+/// What a server may answer that we read, whatever library has received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
     Number(i64),
-    Numbers(Vec<i64>),
-    /// What none of them does.
+    Text(String),
+    List(Vec<Self>),
+    /// Anything else.
     Odd,
+}
+
+impl Reply {
+    pub(crate) const fn number(&self) -> Option<i64> {
+        match self {
+            Self::Number(number) => Some(*number),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn list(&self) -> Option<&[Self]> {
+        match self {
+            Self::List(replies) => Some(replies),
+            _ => None,
+        }
+    }
+
+    /// All of a list that holds nothing but numbers.
+    fn numbers(&self) -> Option<Vec<i64>> {
+        self.list()?.iter().map(Self::number).collect()
+    }
 }
 
 /// Reads `{ granted, remaining1, retry_ms1, … }`.
@@ -44,9 +73,7 @@ fn malformed() -> StoreError {
 }
 
 fn read(check: &Check, reply: &Reply) -> Option<(u64, Vec<(u64, Wait)>)> {
-    let Reply::Numbers(numbers) = reply else {
-        return None;
-    };
+    let numbers = reply.numbers()?;
     let (granted, states) = numbers.split_first()?;
     let granted = u64::try_from(*granted).ok()?;
     if granted > check.count() || states.len() != 2 * check.charges().len() {
@@ -62,9 +89,7 @@ fn state(numbers: &[i64]) -> Option<(u64, Wait)> {
 }
 
 fn read_tokens(changes: &[Change], reply: &Reply) -> Option<Vec<i64>> {
-    let Reply::Numbers(numbers) = reply else {
-        return None;
-    };
+    let numbers = reply.numbers()?;
     if numbers.len() != changes.len() {
         return None;
     }
@@ -124,7 +149,7 @@ mod tests {
     }
 
     fn numbers(numbers: &[i64]) -> Reply {
-        Reply::Numbers(numbers.to_vec())
+        Reply::List(numbers.iter().copied().map(Reply::Number).collect())
     }
 
     #[test]
@@ -158,7 +183,8 @@ mod tests {
         ] {
             assert_malformed(&held(reply).expect_err("malformed"));
         }
-        for reply in [Reply::Odd, Reply::Number(1)] {
+        let strange = Reply::List(vec![Reply::Number(1), Reply::Odd]);
+        for reply in [Reply::Odd, Reply::Number(1), strange] {
             let held = tokens(&adjustment(&["a", "b"]), &reply);
             assert_malformed(&held.expect_err("malformed"));
         }

@@ -9,8 +9,31 @@ use tokio::{
 use tollgate_core::{ErrorKind, StoreError};
 
 use crate::{
-    config, failure::not_charged, lane::Client, reply::Reply, single_flight::SingleFlight,
+    config,
+    failure::not_charged,
+    lane::{Asking, Client},
+    reply::Reply,
+    single_flight::SingleFlight,
 };
+
+/// The scripts as one server has them.
+#[derive(Debug)]
+pub(crate) struct Scripts {
+    token_bucket: Script,
+    adjust: Script,
+    replicas: Script,
+}
+
+/// Which script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// `token_bucket.lua`.
+    TokenBucket,
+    /// `adjust.lua`.
+    Adjust,
+    /// `replicas.lua`.
+    Replicas,
+}
 
 /// A script, called by its hash and loaded when the server does not know it.
 pub(crate) struct Script {
@@ -20,22 +43,26 @@ pub(crate) struct Script {
     loading: SingleFlight<Result<(), StoreError>>,
 }
 
+impl Scripts {
+    pub(crate) fn new(runtime: &Handle) -> Self {
+        let script = |source| Script::new(source, runtime.clone());
+        Self {
+            token_bucket: script(include_str!("../lua/token_bucket.lua")),
+            adjust: script(include_str!("../lua/adjust.lua")),
+            replicas: script(include_str!("../lua/replicas.lua")),
+        }
+    }
+
+    pub(crate) const fn get(&self, name: Name) -> &Script {
+        match name {
+            Name::TokenBucket => &self.token_bucket,
+            Name::Adjust => &self.adjust,
+            Name::Replicas => &self.replicas,
+        }
+    }
+}
+
 impl Script {
-    /// `token_bucket.lua`.
-    pub(crate) fn token_bucket(runtime: Handle) -> Self {
-        Self::new(include_str!("../lua/token_bucket.lua"), runtime)
-    }
-
-    /// `adjust.lua`.
-    pub(crate) fn adjust(runtime: Handle) -> Self {
-        Self::new(include_str!("../lua/adjust.lua"), runtime)
-    }
-
-    /// `replicas.lua`.
-    pub(crate) fn replicas(runtime: Handle) -> Self {
-        Self::new(include_str!("../lua/replicas.lua"), runtime)
-    }
-
     fn new(source: &'static str, runtime: Handle) -> Self {
         Self {
             source,
@@ -51,13 +78,15 @@ impl Script {
     pub(crate) async fn call(
         &self,
         client: &impl Client,
-        args: impl Fn(&str) -> Vec<String>,
+        args: &(impl Fn(&str) -> Vec<String> + Sync),
+        asking: Asking,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
-        match call_once(client, args(&self.sha), deadline).await {
+        let call = || call_once(client, args(&self.sha), asking, deadline);
+        match call().await {
             Err(error) if error.kind() == ErrorKind::NoScript => {
                 self.load(client, deadline).await?;
-                call_once(client, args(&self.sha), deadline).await
+                call().await
             }
             outcome => outcome,
         }
@@ -109,6 +138,7 @@ impl fmt::Debug for Script {
 async fn call_once(
     client: &impl Client,
     args: Vec<String>,
+    asking: Asking,
     deadline: Instant,
 ) -> Result<Reply, StoreError> {
     let left = deadline.saturating_duration_since(Instant::now());
@@ -118,5 +148,5 @@ async fn call_once(
             "the deadline had passed already",
         ));
     }
-    client.evalsha(args, left).await
+    client.evalsha(args, asking, left).await
 }

@@ -8,7 +8,7 @@ use crate::{ConnectError, RedisStoreBuilder, engine::Engine, fred_lane::FredLane
 
 /// Token buckets in Redis or Valkey: one `EVALSHA` per check, through the client library `fred`.
 ///
-/// Clones are cheap and share one connection. It is closed when the last clone, the last
+/// Clones are cheap and share one connection, or one for each primary of a cluster. It is closed when the last clone, the last
 /// [`Heartbeats`](crate::Heartbeats) and the last pending check are dropped.
 #[derive(Clone)]
 pub struct RedisStore {
@@ -17,7 +17,7 @@ pub struct RedisStore {
 
 impl RedisStore {
     /// A store with default settings on the Redis at `url`, of the form
-    /// `redis://[[user]:password@]host[:port][/database]`.
+    /// `redis://[[user]:password@]host[:port][/database]` or another that the crate's page lists.
     ///
     /// It waits for Redis for at most about a second. If Redis is not there by then, it logs a warning;
     /// checks fail until Redis comes, and work by themselves from then on.
@@ -51,7 +51,7 @@ impl Store for RedisStore {
     /// # Errors
     ///
     /// Any failure, with its kind and whether the check may have been charged. Nothing is sent twice,
-    /// except a call that Redis refused because it did not know the script.
+    /// except a call that Redis refused because it did not know the script, or sent elsewhere.
     ///
     /// # Cancel safety
     ///
@@ -74,6 +74,11 @@ impl Store for RedisStore {
     /// the deadline never will.
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         self.engine.adjust(adjustment)
+    }
+
+    /// Each primary of a cluster has a number of its own, as long as it is in use.
+    fn node(&self, tag: &str) -> usize {
+        self.engine.node(tag)
     }
 }
 

@@ -1,5 +1,8 @@
 //! Who replaces connections.
 
+use std::pin::pin;
+
+use fred::types::config::Server;
 use tokio::{
     sync::{mpsc, watch},
     time::{sleep, timeout},
@@ -12,6 +15,7 @@ use crate::{
     journal::Journal,
     lane::Lane,
     pauses::{LASTING, Pauses},
+    target::Target,
 };
 
 /// Keeps one connection up: when it ends, or is of no use, it makes the next one.
@@ -19,7 +23,7 @@ use crate::{
 /// Never more than one attempt at a time, with the pauses of [`Pauses`] between them, so that a fleet of
 /// replicas does not storm a server that comes back.
 pub(crate) struct Supervisor<L: Lane> {
-    config: L::Config,
+    target: Target,
     publish: watch::Sender<Current<L::Client>>,
     complaints: mpsc::Receiver<Complaint>,
     pauses: Pauses,
@@ -37,13 +41,13 @@ enum End {
 
 impl<L: Lane> Supervisor<L> {
     pub(crate) fn new(
-        config: L::Config,
+        target: Target,
         address: String,
         publish: watch::Sender<Current<L::Client>>,
         complaints: mpsc::Receiver<Complaint>,
     ) -> Self {
         Self {
-            config,
+            target,
             publish,
             complaints,
             pauses: Pauses::new(),
@@ -54,7 +58,8 @@ impl<L: Lane> Supervisor<L> {
 
     /// Runs until it is dropped, which closes the connection.
     pub(crate) async fn run(mut self) {
-        // A read-only server still answers reads and denials, so it is kept until there is a better one.
+        // A server that is none to use any more still answers, if only reads and denials, so it is kept until
+        // there is a better one.
         let mut kept = None;
         loop {
             self.publish.send_if_modified(|now| {
@@ -63,10 +68,10 @@ impl<L: Lane> Supervisor<L> {
                 now.connecting = true;
                 news
             });
-            match L::open(self.config.clone()).await {
-                Ok(lane) => {
+            match self.target.open::<L>().await {
+                Ok((lane, primary)) => {
                     self.up(lane.client().clone());
-                    kept = self.watch(lane, kept.take()).await;
+                    kept = self.watch(lane, primary.as_ref(), kept.take()).await;
                 }
                 Err(error) => {
                     drop(kept.take());
@@ -84,15 +89,20 @@ impl<L: Lane> Supervisor<L> {
 
     /// Watches a connection until it is to be replaced; gives back one that is better than none meanwhile.
     /// The `former` one is closed later: there may be calls in flight on it.
-    async fn watch(&mut self, mut lane: L, former: Option<L>) -> Option<L> {
-        let early = Self::end(&mut lane, &mut self.complaints, self.number);
+    async fn watch(
+        &mut self,
+        mut lane: L,
+        primary: Option<&Server>,
+        former: Option<L>,
+    ) -> Option<L> {
+        let early = self.end(&mut lane, primary);
         let end = if let Ok(end) = timeout(LASTING, early).await {
             end
         } else {
             drop(former);
             self.pauses.reset();
             self.journal.up();
-            Self::end(&mut lane, &mut self.complaints, self.number).await
+            self.end(&mut lane, primary).await
         };
         match end {
             End::Lost(error) => {
@@ -107,15 +117,21 @@ impl<L: Lane> Supervisor<L> {
                 self.journal.read_only();
                 Some(lane)
             }
+            End::Useless(Fault::Replaced) => {
+                self.journal.replaced();
+                Some(lane)
+            }
         }
     }
 
-    async fn end(lane: &mut L, complaints: &mut mpsc::Receiver<Complaint>, number: u64) -> End {
+    async fn end(&mut self, lane: &mut L, primary: Option<&Server>) -> End {
+        let mut replaced = pin!(self.target.replaced::<L>(primary));
         loop {
             tokio::select! {
+                () = &mut replaced => return End::Useless(Fault::Replaced),
                 error = lane.ended() => return End::Lost(error),
-                complaint = complaints.recv() => match complaint {
-                    Some(complaint) if complaint.number == number => return End::Useless(complaint.fault),
+                complaint = self.complaints.recv() => match complaint {
+                    Some(complaint) if complaint.number == self.number => return End::Useless(complaint.fault),
                     Some(_) => {}
                     // The store is gone, and this task is about to be.
                     None => std::future::pending().await,

@@ -336,7 +336,7 @@ async fn bad_settings_are_refused_before_anything_is_opened<S: RedisClient>() {
     for url in [
         "",
         "http://localhost",
-        "rediss://localhost",
+        "redis-sentinel://localhost",
         "redis://localhost/first",
     ] {
         assert!(

@@ -118,6 +118,21 @@ async fn that_postgres_is_away_is_told_once() {
     );
 }
 
+async fn a_server_that_may_forget_buckets_in_use_is_told_once<S: RedisClient>() {
+    let (lines, _caught) = catch();
+    for (policy, warns) in [("allkeys-lru", true), ("volatile-ttl", false)] {
+        let server = RedisServer::start_with(&["--maxmemory", "9mb", "--maxmemory-policy", policy]);
+        let store = S::open(S::builder(&server.url()).strict(true)).await;
+        store.expect("a store");
+        let said = lines.take();
+        let warned = said
+            .iter()
+            .filter(|line| line.contains("may evict") && line.contains(policy));
+        assert_eq!(warned.count(), usize::from(warns), "{said:#?}");
+    }
+}
+
 with_each_client! {
     #[tokio::test] an_outage_is_told_when_it_starts_and_when_it_ends
+    #[tokio::test] a_server_that_may_forget_buckets_in_use_is_told_once
 }

@@ -48,6 +48,11 @@ impl Store for Scripted {
     fn adjust(&self, _: Adjustment) -> AdjustFuture {
         AdjustFuture::ready(Ok(Vec::new()))
     }
+
+    /// Tenants with long ids are on another server.
+    fn node(&self, tag: &str) -> usize {
+        usize::from(tag.len() > "tenant:42".len())
+    }
 }
 
 #[derive(Default)]
@@ -88,7 +93,11 @@ impl Bench {
 
     /// A call that is answered at once; `false` if it was not let through.
     async fn call(&self, answer: Answer) -> bool {
-        let future = self.breaker.check(check());
+        self.call_for("42", answer).await
+    }
+
+    async fn call_for(&self, tenant: &str, answer: Answer) -> bool {
+        let future = self.breaker.check(check_of(tenant));
         if self.store.calls() == 0 {
             assert_eq!(
                 future.await.expect_err("open").kind(),
@@ -117,8 +126,13 @@ impl Bench {
 }
 
 fn check() -> Check {
+    check_of("42")
+}
+
+fn check_of(tenant: &str) -> Check {
     let name = LimitName::default();
-    let key = KeySpace::default().bucket(&Tenant::new("42", "pro").expect("an id"), &name);
+    let tenant = Tenant::new(tenant, "pro").expect("an id");
+    let key = KeySpace::default().bucket(&tenant, &name);
     let limit = Limit {
         name,
         quota: Quota::new(1, 1).expect("a quota"),
@@ -378,6 +392,26 @@ async fn what_concerns_single_checks_does_not_open_it() {
         assert!(bench.call(Err(ErrorKind::NotABucket)).await);
         assert!(bench.call(Err(ErrorKind::Oom)).await);
     }
+    assert_eq!(bench.state(), BreakerState::Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_fails_does_not_keep_others_from_being_asked() {
+    let bench = Bench::new(BreakerSettings::default());
+    for _ in 0..4 {
+        assert!(bench.call(Err(ErrorKind::Timeout)).await);
+        assert!(bench.call_for("another", Ok(())).await);
+    }
+    assert!(bench.call(Err(ErrorKind::Timeout)).await);
+    assert!(!bench.call(Ok(())).await, "five in a row on one server");
+    assert!(bench.call_for("another", Ok(())).await);
+    assert_eq!(
+        bench.state(),
+        BreakerState::Open,
+        "that of the worst server"
+    );
+    advance(Duration::from_millis(301)).await;
+    assert!(bench.call(Ok(())).await);
     assert_eq!(bench.state(), BreakerState::Closed);
 }
 

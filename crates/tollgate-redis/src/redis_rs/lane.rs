@@ -1,15 +1,13 @@
 //! A lane of redis-rs's.
 
-use std::{io, time::Duration};
+use std::time::Duration;
 
-use fred::types::config::Config as FredConfig;
+use fred::types::{RespVersion, config::Config};
 use redis::{
-    AsyncConnectionConfig, Cmd, RedisConnectionInfo, RedisError, RedisResult, ServerError, Value,
-    aio::MultiplexedConnection, cmd,
+    AsyncConnectionConfig, Cmd, ErrorKind as RedisKind, ProtocolVersion, RedisConnectionInfo,
+    RedisError, RedisResult, ServerError, Value, aio::MultiplexedConnection, cmd, pipe,
 };
-use socket2::SockRef;
 use tokio::{
-    net::TcpStream,
     sync::mpsc,
     task::JoinHandle,
     time::{error::Elapsed, timeout},
@@ -17,24 +15,19 @@ use tokio::{
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
 use crate::{
-    config::{self, SETUP_TIMEOUT},
+    config::SETUP_TIMEOUT,
     failure::{not_charged, without_connection},
-    lane::{Client, Lane},
-    redis_rs::failure,
+    lane::{Asking, Client, Lane},
+    redis_rs::{
+        failure,
+        stream::{self, Stream},
+    },
     reply::Reply,
 };
 
 /// Calls that wait until the connection's task takes them up. More wait before it, and none is sent once its
 /// caller has given up, so an outage cannot fill the memory.
 const MAX_QUEUED: usize = 1_024;
-
-/// Where a connection leads, and as whom.
-#[derive(Clone)]
-pub(crate) struct Target {
-    host: String,
-    port: u16,
-    user: RedisConnectionInfo,
-}
 
 /// A multiplexed connection, whose task is ours: it ends with the connection, and the connection with it.
 pub(crate) struct RedisRsLane {
@@ -51,48 +44,16 @@ pub(crate) struct RedisRsClient {
     useless: mpsc::Sender<StoreError>,
 }
 
-impl Target {
-    pub(crate) fn new(config: &FredConfig) -> Self {
-        let hosts = config.server.hosts();
-        let server = &hosts[0];
-        let mut user = RedisConnectionInfo::default()
-            // It is another command that the user on the server would need a permission for.
-            .set_skip_set_lib_name()
-            .set_db(config.database.unwrap_or_default().into());
-        if let Some(name) = &config.username {
-            user = user.set_username(name);
-        }
-        if let Some(password) = &config.password {
-            user = user.set_password(password);
-        }
-        Self {
-            // An IPv6 address stands in brackets in a URL, and nowhere else.
-            host: server.host.trim_matches(['[', ']']).to_owned(),
-            port: server.port,
-            user,
-        }
-    }
-
-    async fn connect(&self) -> io::Result<TcpStream> {
-        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        // Calls are gathered by the task; what it writes is not to wait for more.
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(&stream);
-        socket.set_tcp_keepalive(&config::keepalive())?;
-        #[cfg(target_os = "linux")]
-        socket.set_tcp_user_timeout(Some(config::USER_TIMEOUT))?;
-        Ok(stream)
-    }
-
-    async fn log_in(&self, stream: TcpStream) -> RedisResult<RedisRsLane> {
+impl RedisRsLane {
+    async fn log_in(user: &RedisConnectionInfo, stream: impl Stream) -> RedisResult<Self> {
         let config = AsyncConnectionConfig::new()
             // Each call has a deadline of its own.
             .set_response_timeout(None)
             .set_pipeline_buffer_size(MAX_QUEUED);
         let (connection, task) =
-            MultiplexedConnection::new_with_config(&self.user, stream, config).await?;
+            MultiplexedConnection::new_with_config(user, stream, config).await?;
         let (complain, useless) = mpsc::channel(1);
-        let lane = RedisRsLane {
+        let lane = Self {
             client: RedisRsClient {
                 connection,
                 useless: complain,
@@ -115,6 +76,15 @@ impl RedisRsClient {
         self.connection.clone().send_packed_command(command).await
     }
 
+    /// The library writes a pipeline without anything in between.
+    async fn send_after_asking(&self, command: Cmd) -> RedisResult<Value> {
+        let mut both = pipe();
+        both.cmd("ASKING").add_command(command);
+        let mut connection = self.connection.clone();
+        let last = connection.send_packed_commands(&both, 0, 2).await?.pop();
+        last.ok_or_else(|| RedisError::from((RedisKind::UnexpectedReturnType, "no reply")))
+    }
+
     fn refused(&self, error: &ServerError) -> StoreError {
         let failure = failure::of_server(error);
         if wants_login(error) {
@@ -129,14 +99,13 @@ impl RedisRsClient {
 
 impl Lane for RedisRsLane {
     type Client = RedisRsClient;
-    type Config = Target;
 
-    async fn open(target: Target) -> Result<Self, StoreError> {
+    async fn open(config: Config) -> Result<Self, StoreError> {
         let late = |_: Elapsed| without_connection(ErrorKind::Io, "Redis did not answer in time");
-        let stream = timeout(SETUP_TIMEOUT, target.connect()).await;
+        let stream = timeout(SETUP_TIMEOUT, stream::open(&config)).await;
         let stream = stream.map_err(late)?.map_err(RedisError::from);
         let stream = stream.map_err(|error| failure::of_connection(&error))?;
-        let lane = timeout(SETUP_TIMEOUT, target.log_in(stream)).await;
+        let lane = timeout(SETUP_TIMEOUT, Self::log_in(&user(&config), stream)).await;
         lane.map_err(late)?
             .map_err(|error| failure::of_connection(&error))
     }
@@ -167,10 +136,21 @@ impl Drop for RedisRsLane {
 }
 
 impl Client for RedisRsClient {
-    async fn evalsha(&self, args: Vec<String>, patience: Duration) -> Result<Reply, StoreError> {
+    async fn evalsha(
+        &self,
+        args: Vec<String>,
+        asking: Asking,
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
         let mut command = cmd("EVALSHA");
         command.arg(args);
-        match timeout(patience, self.send(&command)).await {
+        let reply = async {
+            match asking {
+                Asking::No => self.send(&command).await,
+                Asking::Yes => self.send_after_asking(command).await,
+            }
+        };
+        match timeout(patience, reply).await {
             Ok(Ok(Value::ServerError(error))) => Err(self.refused(&error)),
             Ok(Ok(value)) => Ok(read(value)),
             Ok(Err(error)) => Err(failure::of_call(&error)),
@@ -195,6 +175,41 @@ impl Client for RedisRsClient {
             Err(_) => Err(not_charged(ErrorKind::Timeout, "no answer within a second")),
         }
     }
+
+    async fn ask(
+        &self,
+        command: &'static str,
+        args: Vec<String>,
+        patience: Duration,
+    ) -> Result<Reply, StoreError> {
+        let mut command = cmd(command);
+        command.arg(args);
+        match timeout(patience, self.send(&command)).await {
+            Ok(Ok(Value::ServerError(error))) => Err(self.refused(&error)),
+            Ok(Ok(value)) => Ok(read(value)),
+            Ok(Err(error)) => Err(failure::of_connection(&error)),
+            Err(_) => Err(without_connection(ErrorKind::Io, "no answer in time")),
+        }
+    }
+}
+
+/// As whom to log in, and to what.
+fn user(config: &Config) -> RedisConnectionInfo {
+    let mut user = RedisConnectionInfo::default()
+        // It is another command that the user on the server would need a permission for.
+        .set_skip_set_lib_name()
+        .set_protocol(match config.version {
+            RespVersion::RESP2 => ProtocolVersion::RESP2,
+            RespVersion::RESP3 => ProtocolVersion::RESP3,
+        })
+        .set_db(config.database.unwrap_or_default().into());
+    if let Some(name) = &config.username {
+        user = user.set_username(name);
+    }
+    if let Some(password) = &config.password {
+        user = user.set_password(password);
+    }
+    user
 }
 
 /// Whether the server wants to know again who asks, as after its password was changed.
@@ -203,16 +218,12 @@ fn wants_login(error: &ServerError) -> bool {
 }
 
 fn read(reply: Value) -> Reply {
-    let number = |value| match value {
-        Value::Int(number) => Some(number),
-        _ => None,
-    };
     match reply {
-        Value::Array(values) => {
-            let numbers: Option<_> = values.into_iter().map(number).collect();
-            numbers.map_or(Reply::Odd, Reply::Numbers)
-        }
-        value => number(value).map_or(Reply::Odd, Reply::Number),
+        Value::Int(number) => Reply::Number(number),
+        Value::Array(values) => Reply::List(values.into_iter().map(read).collect()),
+        Value::SimpleString(text) | Value::VerbatimString { text, .. } => Reply::Text(text),
+        Value::BulkString(bytes) => String::from_utf8(bytes).map_or(Reply::Odd, Reply::Text),
+        _ => Reply::Odd,
     }
 }
 
@@ -221,28 +232,40 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_whole_numbers_are_read() {
+    fn numbers_texts_and_lists_of_them_are_read() {
         let one = || Value::Int(1);
+        let text = || Reply::Text("a".to_owned());
         assert_eq!(read(one()), Reply::Number(1));
-        let numbers = Value::Array(vec![one(), Value::Int(-1)]);
-        assert_eq!(read(numbers), Reply::Numbers(vec![1, -1]));
+        let values = vec![
+            one(),
+            Value::BulkString(b"a".to_vec()),
+            Value::SimpleString("a".to_owned()),
+            Value::Array(vec![one()]),
+            Value::Nil,
+        ];
+        let inner = Reply::List(vec![Reply::Number(1)]);
+        assert_eq!(
+            read(Value::Array(values)),
+            Reply::List(vec![Reply::Number(1), text(), text(), inner, Reply::Odd])
+        );
         for odd in [
             Value::Nil,
             Value::Okay,
-            Value::Array(vec![one(), Value::Nil]),
-            Value::Array(vec![one(), Value::Double(1.0)]),
-            Value::Array(vec![one(), Value::Array(vec![one()])]),
+            Value::Double(1.0),
+            Value::BulkString(vec![0xff]),
         ] {
             assert_eq!(read(odd), Reply::Odd);
         }
     }
 
     #[test]
-    fn a_url_says_where_and_as_whom() {
-        let config = config::parse("redis://user:p%40ss@[::1]:7000/3").expect("a good URL");
-        let target = Target::new(&config);
-        assert_eq!((target.host.as_str(), target.port), ("::1", 7000));
-        let user = &target.user;
+    fn the_settings_say_as_whom() {
+        let user = user(&Config {
+            username: Some("user".to_owned()),
+            password: Some("p@ss".to_owned()),
+            database: Some(3),
+            ..Config::default()
+        });
         assert_eq!(
             (user.username(), user.password(), user.db()),
             (Some("user"), Some("p@ss"), 3)

@@ -5,9 +5,7 @@ use std::{fmt, time::Duration};
 use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, KeySpace, LimitName, Store};
 
 use crate::{
-    ConnectError, Heartbeats, RedisStoreBuilder,
-    engine::Engine,
-    redis_rs::lane::{RedisRsLane, Target},
+    ConnectError, Heartbeats, RedisStoreBuilder, engine::Engine, redis_rs::lane::RedisRsLane,
 };
 
 /// Token buckets in Redis or Valkey, as in a [`RedisStore`](crate::RedisStore), but through the client
@@ -16,8 +14,8 @@ use crate::{
 /// It writes the calls of many tasks to the server together, which spares both sides system calls when many
 /// are in flight, and it hands an error reply to the one call that it answers.
 ///
-/// Clones are cheap and share one connection. It is closed when the last clone, the last [`Heartbeats`] and
-/// the last pending check are dropped.
+/// Clones are cheap and share one connection, or one for each primary of a cluster. It is closed when the last
+/// clone, the last [`Heartbeats`] and the last pending check are dropped.
 #[derive(Clone)]
 pub struct RedisRsStore {
     engine: Engine<RedisRsLane>,
@@ -61,8 +59,8 @@ impl RedisStoreBuilder<RedisRsStore> {
     ///
     /// # Errors
     ///
-    /// If the URL is not one of Redis, the deadline is zero, or Redis cannot be reached and the store is
-    /// [`strict`](Self::strict).
+    /// If a setting is wrong or does not go with the others, or if Redis cannot be reached and the store is
+    /// [`strict`](Self::strict). Of a cluster, all primaries have to be reached.
     ///
     /// # Panics
     ///
@@ -72,9 +70,7 @@ impl RedisStoreBuilder<RedisRsStore> {
     ///
     /// Dropping the future closes whatever was opened.
     pub async fn connect(self) -> Result<RedisRsStore, ConnectError> {
-        let engine = self
-            .open::<RedisRsLane>(|config| Target::new(&config))
-            .await?;
+        let engine = self.open::<RedisRsLane>().await?;
         Ok(RedisRsStore { engine })
     }
 }
@@ -87,7 +83,7 @@ impl Store for RedisRsStore {
     /// # Errors
     ///
     /// Any failure, with its kind and whether the check may have been charged. Nothing is sent twice,
-    /// except a call that Redis refused because it did not know the script.
+    /// except a call that Redis refused because it did not know the script, or sent elsewhere.
     ///
     /// # Cancel safety
     ///
@@ -110,6 +106,11 @@ impl Store for RedisRsStore {
     /// the deadline never will.
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         self.engine.adjust(adjustment)
+    }
+
+    /// Each primary of a cluster has a number of its own, as long as it is in use.
+    fn node(&self, tag: &str) -> usize {
+        self.engine.node(tag)
     }
 }
 

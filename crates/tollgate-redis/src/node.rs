@@ -1,0 +1,128 @@
+//! One server, and how to call it.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep},
+};
+use tollgate_core::{ErrorKind, StoreError};
+
+use crate::{
+    config,
+    connection::{Complaint, Connection, Current, Fault},
+    eviction,
+    lane::{Asking, Lane},
+    reply::Reply,
+    script::{Name, Scripts},
+    single_flight::SingleFlight,
+    target::Target,
+};
+
+/// Between two looks at a connection on which something failed.
+const LOOK_PAUSE: Duration = Duration::from_millis(500);
+
+/// A server with a supervised connection of its own, so that nothing that happens to another one is felt
+/// here.
+pub(crate) struct Node<L: Lane> {
+    connection: Connection<L>,
+    scripts: Arc<Scripts>,
+    runtime: Handle,
+    looking: SingleFlight<()>,
+    address: String,
+}
+
+impl<L: Lane> Node<L> {
+    /// Starts to connect, and keeps on trying until it is dropped.
+    pub(crate) fn start(target: Target, address: String, runtime: &Handle) -> Self {
+        Self {
+            connection: Connection::start(target, address.clone(), runtime),
+            scripts: Arc::new(Scripts::new(runtime)),
+            runtime: runtime.clone(),
+            looking: SingleFlight::new(),
+            address,
+        }
+    }
+
+    pub(crate) fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// The client, while it is connected.
+    pub(crate) fn client(&self) -> Result<L::Client, StoreError> {
+        self.connection.current().client
+    }
+
+    pub(crate) async fn settled(&self, deadline: Instant) -> Current<L::Client> {
+        self.connection.settled(deadline).await
+    }
+
+    /// Waits for the connection.
+    pub(crate) async fn wait(&self, patience: Duration) -> Result<(), StoreError> {
+        self.connection.wait(patience).await
+    }
+
+    /// Spares the first check a round trip, and looks whether the server may forget buckets. A failure shows
+    /// again at that check, with its kind.
+    pub(crate) async fn prepare(&self) {
+        let deadline = Instant::now() + config::SETUP_TIMEOUT;
+        let loaded = match self.client() {
+            Ok(client) => {
+                eviction::warn(&client, &self.address).await;
+                self.scripts
+                    .get(Name::TokenBucket)
+                    .load(&client, deadline)
+                    .await
+            }
+            Err(error) => Err(error),
+        };
+        if let Err(error) = loaded {
+            tracing::warn!(address = %self.address, %error, "cannot load the script");
+        }
+    }
+
+    /// Calls a script over `current`.
+    pub(crate) async fn call(
+        &self,
+        current: Current<L::Client>,
+        script: Name,
+        args: &(impl Fn(&str) -> Vec<String> + Sync),
+        asking: Asking,
+        deadline: Instant,
+    ) -> Result<Reply, StoreError> {
+        let client = current.client.as_ref().map_err(Clone::clone)?;
+        let script = self.scripts.get(script);
+        let reply = script.call(client, args, asking, deadline).await;
+        if let Err(error) = &reply {
+            self.look_into(error.kind(), current);
+        }
+        reply
+    }
+
+    /// Finds out in the background whether the connection is still of use, and complains if not.
+    ///
+    /// A server that became a replica keeps its connections. And a connection may fall silent, or the client
+    /// get stuck: nothing but asking tells.
+    fn look_into(&self, kind: ErrorKind, current: Current<L::Client>) {
+        if !matches!(kind, ErrorKind::ReadOnly | ErrorKind::Timeout) {
+            return;
+        }
+        let (scripts, complaints) = (self.scripts.clone(), self.connection.complaints());
+        self.looking.join(&self.runtime, async move {
+            let fault = match (kind, current.client) {
+                (ErrorKind::ReadOnly, _) => Some(Fault::ReadOnly),
+                (_, Ok(client)) => {
+                    let silent = scripts.get(Name::TokenBucket).is_silent(&client).await;
+                    silent.then_some(Fault::Silent)
+                }
+                (_, Err(_)) => None,
+            };
+            if let Some(fault) = fault {
+                let number = current.number;
+                // A queue that is full holds the same complaint.
+                let _ = complaints.try_send(Complaint { number, fault });
+            }
+            sleep(LOOK_PAUSE).await;
+        });
+    }
+}

@@ -1,0 +1,253 @@
+//! A primary that Sentinel looks after.
+
+use std::{
+    fs,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+use redis::{FromRedisValue, RedisResult, Value};
+use tempfile::TempDir;
+
+use crate::{RedisServer, cluster::until, free_port};
+
+const ANSWER: Duration = Duration::from_millis(500);
+
+/// The name under which the sentinels know the primary.
+const SERVICE: &str = "tollgate";
+
+/// A primary with two replicas, and three sentinels that replace it when it has been silent for a second.
+/// All end with the value. Server 0 is the primary at the start.
+#[derive(Debug)]
+pub struct Sentinels {
+    servers: Vec<RedisServer>,
+    sentinels: Vec<Sentinel>,
+}
+
+#[derive(Debug)]
+struct Sentinel {
+    process: Child,
+    port: u16,
+    _dir: TempDir,
+}
+
+impl Sentinels {
+    /// Starts the group.
+    ///
+    /// # Panics
+    ///
+    /// If the servers do not start, or the sentinels do not know each other within half a minute.
+    #[must_use]
+    pub fn start() -> Self {
+        let primary = RedisServer::start_with(&["--repl-diskless-sync-delay", "0"]);
+        let port = primary.port().to_string();
+        let mut servers = vec![primary];
+        for _ in 0..2 {
+            // Command-line arguments must not have spaces in values here, so the two words stand apart.
+            let args = [
+                "--replicaof",
+                "127.0.0.1",
+                &port,
+                "--repl-diskless-sync-delay",
+                "0",
+            ];
+            servers.push(RedisServer::start_with(&args));
+        }
+        let sentinels = (0..3).map(|_| Sentinel::start(servers[0].port()));
+        let group = Self {
+            sentinels: sentinels.collect(),
+            servers,
+        };
+        until("the sentinels know each other", || {
+            (0..3).all(|sentinel| group.knows_all(sentinel))
+        });
+        group
+    }
+
+    /// `redis-sentinel://127.0.0.1:<port>,…/tollgate` with all sentinels.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_of(&[0, 1, 2])
+    }
+
+    /// The same with only these sentinels, in this order.
+    #[must_use]
+    pub fn url_of(&self, sentinels: &[usize]) -> String {
+        let hosts = sentinels
+            .iter()
+            .map(|&sentinel| format!("127.0.0.1:{}", self.sentinels[sentinel].port));
+        let hosts: Vec<_> = hosts.collect();
+        format!("redis-sentinel://{}/{SERVICE}", hosts.join(","))
+    }
+
+    /// A server, numbered as they were started, whatever they have become.
+    #[must_use]
+    pub fn server(&self, server: usize) -> &RedisServer {
+        &self.servers[server]
+    }
+
+    /// A server, to be killed or restarted.
+    #[must_use]
+    pub fn server_mut(&mut self, server: usize) -> &mut RedisServer {
+        &mut self.servers[server]
+    }
+
+    /// Which server one sentinel takes for the primary.
+    ///
+    /// # Panics
+    ///
+    /// If it does not answer.
+    #[must_use]
+    pub fn primary_by(&self, sentinel: usize) -> usize {
+        let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+        let (_, port): (String, u16) = self.sentinels[sentinel].query(&command).expect("an answer");
+        let server = self.servers.iter().position(|server| server.port() == port);
+        server.expect("a server of this group")
+    }
+
+    /// Lets the sentinels make a replica the primary, in good order, and waits until all that answer say so.
+    ///
+    /// # Panics
+    ///
+    /// If they do not.
+    pub fn fail_over(&self) {
+        let before = self.primary_by(0);
+        // Refused for a moment after the start, and after the last failover.
+        until("a failover is accepted", || {
+            self.sentinels[0]
+                .query::<Value>(&["SENTINEL", "FAILOVER", SERVICE])
+                .is_ok()
+        });
+        self.wait_for_another_than(before);
+    }
+
+    /// Waits until the sentinels that answer agree on a primary other than `former`, and it is one.
+    pub fn wait_for_another_than(&self, former: usize) {
+        until("another primary", || {
+            let command = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE];
+            let mut answers = self
+                .sentinels
+                .iter()
+                .filter_map(|sentinel| sentinel.query::<(String, u16)>(&command).ok());
+            let Some(first) = answers.next() else {
+                return false;
+            };
+            let port = self.servers[former].port();
+            first.1 != port && answers.all(|other| other == first) && self.is_primary(first.1)
+        });
+    }
+
+    fn is_primary(&self, port: u16) -> bool {
+        let server = self.servers.iter().find(|server| server.port() == port);
+        server.is_some_and(|server| {
+            let role: RedisResult<Vec<Value>> = redis::cmd("ROLE").query(&mut server.connection());
+            role.is_ok_and(
+                |role| matches!(role.first(), Some(Value::BulkString(name)) if name == b"master"),
+            )
+        })
+    }
+
+    /// Freezes a sentinel, so that what it knows grows old.
+    ///
+    /// # Panics
+    ///
+    /// If it has ended.
+    pub fn pause_sentinel(&self, sentinel: usize) {
+        self.sentinels[sentinel].signal("STOP");
+    }
+
+    /// Lets it go on.
+    ///
+    /// # Panics
+    ///
+    /// If it has ended.
+    pub fn resume_sentinel(&self, sentinel: usize) {
+        self.sentinels[sentinel].signal("CONT");
+    }
+
+    /// Ends a sentinel as `kill -9` does.
+    ///
+    /// # Panics
+    ///
+    /// If the process cannot be waited for.
+    pub fn kill_sentinel(&mut self, sentinel: usize) {
+        self.sentinels[sentinel].kill();
+    }
+
+    fn knows_all(&self, sentinel: usize) -> bool {
+        let info = self.sentinels[sentinel].query::<String>(&["INFO", "sentinel"]);
+        info.is_ok_and(|info| info.contains("status=ok") && info.contains("slaves=2,sentinels=3"))
+    }
+}
+
+impl Sentinel {
+    fn start(primary: u16) -> Self {
+        let (port, dir) = (
+            free_port(),
+            tempfile::tempdir().expect("a temporary folder"),
+        );
+        let config = dir.path().join("sentinel.conf");
+        let settings = format!(
+            "port {port}\nbind 127.0.0.1\nloglevel warning\n\
+             sentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
+             sentinel down-after-milliseconds {SERVICE} 1000\n\
+             sentinel failover-timeout {SERVICE} 3000\n"
+        );
+        fs::write(&config, settings).expect("a file");
+        let process = Command::new("redis-server")
+            .arg(&config)
+            .arg("--sentinel")
+            .current_dir(dir.path())
+            .stdout(Stdio::null())
+            .spawn();
+        Self {
+            process: process.expect("`redis-server` in the PATH"),
+            port,
+            _dir: dir,
+        }
+    }
+
+    fn query<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
+        let client = redis::Client::open(format!("redis://127.0.0.1:{}", self.port))?;
+        let mut connection = client.get_connection_with_timeout(ANSWER)?;
+        connection.set_read_timeout(Some(ANSWER))?;
+        redis::cmd(command[0])
+            .arg(&command[1..])
+            .query(&mut connection)
+    }
+
+    fn signal(&self, signal: &str) {
+        let sent = Command::new("sh")
+            .args(["-c", &format!("kill -s {signal} {}", self.process.id())])
+            .status();
+        assert!(sent.expect("a shell").success(), "no process to signal");
+    }
+
+    fn kill(&mut self) {
+        // An error means that it has ended already.
+        let _ = self.process.kill();
+        self.process.wait().expect("our own child");
+    }
+}
+
+// === impl Sentinel ===
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_killed_primary_is_replaced() {
+        let mut group = Sentinels::start();
+        assert_eq!(group.primary_by(2), 0);
+        group.server_mut(0).kill();
+        group.wait_for_another_than(0);
+        assert_ne!(group.primary_by(1), 0);
+    }
+}

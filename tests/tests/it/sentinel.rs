@@ -1,0 +1,165 @@
+//! A primary that sentinels name: found, followed, and never believed blindly.
+
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tollgate_core::{Check, Store};
+use tollgate_tests::{
+    Answer, RedisClient, RedisServer, Sentinels, StubServer, check, quota, with_each_client,
+};
+
+use crate::support::decide;
+
+/// After the sentinels have agreed on a primary.
+const BACK_WITHIN: Duration = Duration::from_secs(7);
+
+async fn store<S: RedisClient>(url: &str) -> S {
+    let builder = S::builder(url).strict(true);
+    let connected = S::open(builder.deadline(Duration::from_secs(2))).await;
+    connected.expect("a store on the test's own group")
+}
+
+fn hourly() -> Check {
+    check("a", quota(1_000, "1/h"), 1)
+}
+
+/// Waits until the store decides on this server.
+async fn is_back_on(store: &impl Store, server: &RedisServer) {
+    let (since, before) = (Instant::now(), server.calls("evalsha"));
+    loop {
+        let answer = store.check(hourly()).await;
+        if answer.is_ok() && server.calls("evalsha") > before {
+            break;
+        }
+        assert!(since.elapsed() < BACK_WITHIN, "not back: {answer:?}");
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn meanwhile<T: Send + 'static>(
+    group: Sentinels,
+    work: impl FnOnce(&mut Sentinels) -> T + Send + 'static,
+) -> (Sentinels, T) {
+    let done = tokio::task::spawn_blocking(move || {
+        let mut group = group;
+        let outcome = work(&mut group);
+        (group, outcome)
+    });
+    done.await.expect("no panic")
+}
+
+async fn the_primary_is_found_and_followed_through_failovers<S: RedisClient>() {
+    let group = tokio::task::spawn_blocking(Sentinels::start).await;
+    let group = group.expect("a group");
+    let port = tollgate_tests::free_port();
+    // A sentinel that is not there is no hindrance, nor is one that is frozen.
+    let gone = group.url().replace(
+        "redis-sentinel://",
+        &format!("redis-sentinel://127.0.0.1:{port},"),
+    );
+    let store = store::<S>(&gone).await;
+    assert!(decide(&store, hourly()).await.is_allowed());
+    assert!(group.server(0).calls("evalsha") > 0);
+
+    // In good order: the old primary lives on as a replica, and answers `READONLY`.
+    let (group, new) = meanwhile(group, |group| {
+        group.fail_over();
+        group.primary_by(0)
+    })
+    .await;
+    is_back_on(&store, group.server(new)).await;
+
+    // Killed, while one sentinel is frozen and does not hear of it.
+    let (group, newer) = meanwhile(group, move |group| {
+        group.pause_sentinel(2);
+        group.server_mut(new).kill();
+        group.wait_for_another_than(new);
+        group.primary_by(0)
+    })
+    .await;
+    is_back_on(&store, group.server(newer)).await;
+
+    // The one that was frozen may still name the former primary, which is back and takes itself for one.
+    let (group, ()) = meanwhile(group, move |group| {
+        group.pause_sentinel(0);
+        group.pause_sentinel(1);
+        group.server_mut(new).restart();
+        group.resume_sentinel(2);
+        group.resume_sentinel(0);
+        group.resume_sentinel(1);
+    })
+    .await;
+    let fresh = self::store::<S>(&group.url_of(&[2, 1, 0])).await;
+    let before = group.server(newer).calls("evalsha");
+    assert!(decide(&fresh, hourly()).await.is_allowed());
+    assert!(
+        group.server(newer).calls("evalsha") > before,
+        "the stale one was believed"
+    );
+}
+
+async fn a_server_that_is_no_primary_is_not_used_whoever_names_it<S: RedisClient>() {
+    let primary = RedisServer::start();
+    let port = primary.port().to_string();
+    let replica = RedisServer::start_with(&["--replicaof", "127.0.0.1", &port]);
+    // Two of three are behind the times.
+    let sentinels: Vec<_> = [&replica, &replica, &primary]
+        .iter()
+        .map(|named| {
+            let sentinel = StubServer::start(Answer::Silence);
+            sentinel.name_primary(named.port());
+            sentinel
+        })
+        .collect();
+    let hosts: Vec<_> = sentinels
+        .iter()
+        .map(|it| format!("127.0.0.1:{}", it.port()))
+        .collect();
+    let url = format!("redis-sentinel://{}/tollgate", hosts.join(","));
+    let builder = S::builder(&url).deadline(BACK_WITHIN);
+    let store = S::open(builder).await.expect("a store");
+    is_back_on(&store, &primary).await;
+    assert_eq!(replica.calls("evalsha"), 0);
+}
+
+async fn the_documented_user_suffices_on_the_servers<S: RedisClient>() {
+    let group = tokio::task::spawn_blocking(Sentinels::start).await;
+    let group = group.expect("a group");
+    let rights =
+        "on >secret resetkeys ~tg:* resetchannels -@all +evalsha +script|load +get +pttl +set";
+    let mut connection = group.server(0).connection();
+    let url = group.url().replace("://", "://tollgate:secret@");
+    // Without the second it cannot be asked whether it is a primary, and is believed to be.
+    for more in ["+role", "-role"] {
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "tollgate"])
+            .arg(rights.split_whitespace().collect::<Vec<_>>())
+            .arg(S::ASKS)
+            .arg(more)
+            .query::<()>(&mut connection)
+            .expect("ACL SETUSER");
+        let store = store::<S>(&url).await;
+        assert!(decide(&store, hourly()).await.is_allowed(), "{more}");
+        let denials: Vec<redis::Value> = redis::cmd("ACL")
+            .arg("LOG")
+            .query(&mut connection)
+            .expect("ACL LOG");
+        assert_eq!(denials.is_empty(), more == "+role", "{denials:?}");
+    }
+}
+
+async fn a_name_that_the_sentinels_do_not_know_is_an_error<S: RedisClient>() {
+    let group = tokio::task::spawn_blocking(Sentinels::start).await;
+    let group = group.expect("a group");
+    let url = group.url().replace("/tollgate", "/elsewhere");
+    let error = S::open(S::builder(&url).strict(true)).await;
+    let error = error.expect_err("no such name").to_string();
+    assert!(error.contains("no primary of this name"), "{error}");
+}
+
+with_each_client! {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_primary_is_found_and_followed_through_failovers
+    #[tokio::test] a_server_that_is_no_primary_is_not_used_whoever_names_it
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_documented_user_suffices_on_the_servers
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] a_name_that_the_sentinels_do_not_know_is_an_error
+}
