@@ -66,10 +66,10 @@ impl Load<Decision> {
         Self::of(move || limiter.check(&tenant, Cost::ONE))
     }
 
-    /// How many the store did not decide.
+    /// How many were decided without the store, because it failed. Denials that are known already are no failure.
     async fn undecided(self) -> usize {
         let decisions = self.stop().await.into_iter();
-        decisions.filter(|it| it.source != Source::Store).count()
+        decisions.filter(|it| it.source == Source::Fallback).count()
     }
 }
 
