@@ -5,11 +5,44 @@ use tollgate_core::{Adjustment, Check, Quota};
 /// For `token_bucket.lua`: the hash, the keys, `capacity rate cost` for each key, then `count` and `shadow` as far as they are not the
 /// defaults.
 pub(crate) fn of_check(sha: &str, check: &Check) -> Vec<String> {
-    let charges = check.charges();
-    let mut args = Vec::with_capacity(4 * charges.len() + 4);
-    args.extend([sha.to_owned(), charges.len().to_string()]);
-    args.extend(charges.iter().map(|charge| charge.key.to_string()));
-    for charge in charges {
+    let keys = check.charges().len();
+    let mut args = Vec::with_capacity(4 * keys + 4);
+    args.extend([sha.to_owned(), keys.to_string()]);
+    push_keys(&mut args, check);
+    push_arguments(&mut args, check);
+    args
+}
+
+/// For `gather.lua`: the hash, all keys, then for each check how many keys and arguments it has, and those.
+pub(crate) fn of_checks<'a>(
+    sha: &str,
+    checks: impl Iterator<Item = &'a Check> + Clone,
+) -> Vec<String> {
+    let keys = checks
+        .clone()
+        .map(|check| check.charges().len())
+        .sum::<usize>();
+    let mut args = Vec::with_capacity(8 * keys + 2);
+    args.extend([sha.to_owned(), keys.to_string()]);
+    for check in checks.clone() {
+        push_keys(&mut args, check);
+    }
+    for check in checks {
+        args.push(check.charges().len().to_string());
+        let length = args.len();
+        args.push(String::new());
+        push_arguments(&mut args, check);
+        args[length] = (args.len() - length - 1).to_string();
+    }
+    args
+}
+
+fn push_keys(args: &mut Vec<String>, check: &Check) {
+    args.extend(check.charges().iter().map(|charge| charge.key.to_string()));
+}
+
+fn push_arguments(args: &mut Vec<String>, check: &Check) {
+    for charge in check.charges() {
         args.extend(of_quota(&charge.limit.quota));
         args.push(charge.cost.tokens().to_string());
     }
@@ -19,7 +52,6 @@ pub(crate) fn of_check(sha: &str, check: &Check) -> Vec<String> {
     if check.shadow() != 0 {
         args.push(check.shadow().to_string());
     }
-    args
 }
 
 /// For `adjust.lua`: the hash, the keys, then `capacity rate delta floor` for each key.

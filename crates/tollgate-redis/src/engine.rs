@@ -10,6 +10,7 @@ use crate::{
     arguments,
     cluster::Cluster,
     connection::Current,
+    gather::Gather,
     lane::{Asking, Lane},
     node::Node,
     reply::{self, Reply},
@@ -32,7 +33,7 @@ struct Inner<L: Lane> {
 
 /// What there is to ask.
 enum Servers<L: Lane> {
-    Single(Arc<Node<L>>),
+    Single(Arc<Gather<L>>),
     Cluster(Cluster<L>),
 }
 
@@ -43,7 +44,8 @@ impl<L: Lane> Engine<L> {
         let (servers, address) = match plan {
             Plan::Single { target, address } => {
                 let node = Node::start(target, address.clone(), &runtime);
-                (Servers::Single(Arc::new(node)), address)
+                let gather = Gather::new(Arc::new(node), &runtime);
+                (Servers::Single(Arc::new(gather)), address)
             }
             Plan::Cluster {
                 access,
@@ -68,7 +70,7 @@ impl<L: Lane> Engine<L> {
     /// Waits for the connections.
     pub(crate) async fn wait(&self, patience: Duration) -> Result<(), StoreError> {
         match &self.inner.servers {
-            Servers::Single(node) => node.wait(patience).await,
+            Servers::Single(gather) => gather.node().wait(patience).await,
             Servers::Cluster(cluster) => cluster.wait(patience).await,
         }
     }
@@ -76,10 +78,15 @@ impl<L: Lane> Engine<L> {
     /// Spares the first checks a round trip.
     pub(crate) async fn prepare(&self) {
         match &self.inner.servers {
-            Servers::Single(node) => node.prepare().await,
+            Servers::Single(gather) => {
+                gather
+                    .node()
+                    .prepare(&[Name::TokenBucket, Name::Gather])
+                    .await
+            }
             Servers::Cluster(cluster) => {
                 for node in cluster.nodes() {
-                    node.prepare().await;
+                    node.prepare(&[Name::TokenBucket]).await;
                 }
             }
         }
@@ -95,6 +102,10 @@ impl<L: Lane> Engine<L> {
 
     pub(crate) fn check(&self, check: Check) -> CheckFuture {
         let deadline = check.deadline().map(Instant::from_std);
+        if let Servers::Single(gather) = &self.inner.servers {
+            let deadline = deadline.unwrap_or_else(|| Instant::now() + self.inner.deadline);
+            return gather.check(check, deadline);
+        }
         let asked = check.clone();
         let args = move |sha: &str| arguments::of_check(sha, &asked);
         let tag = check.clone();
@@ -189,7 +200,7 @@ impl<L: Lane> fmt::Debug for Engine<L> {
 impl<L: Lane> Inner<L> {
     fn node(&self, tag: &str) -> Result<Arc<Node<L>>, StoreError> {
         match &self.servers {
-            Servers::Single(node) => Ok(node.clone()),
+            Servers::Single(gather) => Ok(gather.node().clone()),
             Servers::Cluster(cluster) => cluster.node(slot(tag)),
         }
     }

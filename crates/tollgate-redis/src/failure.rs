@@ -21,6 +21,12 @@ pub(crate) fn without_connection(kind: ErrorKind, reason: impl Into<String>) -> 
     not_charged(kind, reason)
 }
 
+/// An error reply in words.
+pub(crate) fn of_text(reply: &str) -> StoreError {
+    let kind = code(reply).map_or(ErrorKind::Other, |code| of_reply(code, reply));
+    not_charged(kind, reply)
+}
+
 /// The error code of a reply, such as `OOM`; `None` for a client's own errors, which are sentences.
 ///
 /// Before version 7, Redis wraps what a command inside a script answered:

@@ -12,6 +12,7 @@ mod eviction;
 mod failure;
 mod fred_failure;
 mod fred_lane;
+mod gather;
 mod heartbeats;
 mod journal;
 mod lane;

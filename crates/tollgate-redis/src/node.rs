@@ -62,23 +62,32 @@ impl<L: Lane> Node<L> {
         self.connection.wait(patience).await
     }
 
-    /// Spares the first check a round trip, and looks whether the server may forget buckets. A failure shows
+    /// Loads `scripts`, which spares the first checks a round trip, and looks whether the server may forget buckets. A failure shows
     /// again at that check, with its kind.
-    pub(crate) async fn prepare(&self) {
+    pub(crate) async fn prepare(&self, scripts: &[Name]) {
         let deadline = Instant::now() + config::SETUP_TIMEOUT;
         let loaded = match self.client() {
             Ok(client) => {
                 eviction::warn(&client, &self.address).await;
-                self.scripts
-                    .get(Name::TokenBucket)
-                    .load(&client, deadline)
-                    .await
+                self.load(scripts, &client, deadline).await
             }
             Err(error) => Err(error),
         };
         if let Err(error) = loaded {
             tracing::warn!(address = %self.address, %error, "cannot load the script");
         }
+    }
+
+    async fn load(
+        &self,
+        scripts: &[Name],
+        client: &L::Client,
+        deadline: Instant,
+    ) -> Result<(), StoreError> {
+        for script in scripts {
+            self.scripts.get(*script).load(client, deadline).await?;
+        }
+        Ok(())
     }
 
     /// Calls a script over `current`.
@@ -94,7 +103,7 @@ impl<L: Lane> Node<L> {
         let script = self.scripts.get(script);
         let reply = script.call(client, args, asking, deadline).await;
         if let Err(error) = &reply {
-            self.look_into(error.kind(), current);
+            self.look_into(error.kind(), &current);
         }
         reply
     }
@@ -103,10 +112,11 @@ impl<L: Lane> Node<L> {
     ///
     /// A server that became a replica keeps its connections. And a connection may fall silent, or the client
     /// get stuck: nothing but asking tells.
-    fn look_into(&self, kind: ErrorKind, current: Current<L::Client>) {
+    pub(crate) fn look_into(&self, kind: ErrorKind, current: &Current<L::Client>) {
         if !matches!(kind, ErrorKind::ReadOnly | ErrorKind::Timeout) {
             return;
         }
+        let current = current.clone();
         let (scripts, complaints) = (self.scripts.clone(), self.connection.complaints());
         self.looking.join(&self.runtime, async move {
             let fault = match (kind, current.client) {

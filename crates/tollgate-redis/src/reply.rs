@@ -5,6 +5,8 @@ use tollgate_core::{
     Wait,
 };
 
+use crate::failure;
+
 /// What a server may answer that we read, whatever library has received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Reply {
@@ -52,6 +54,27 @@ pub(crate) fn decide(check: Check, reply: &Reply) -> Result<Decision, StoreError
     match read(&check, reply) {
         Some((granted, states)) => Ok(check.decide(granted, Source::Store, states)),
         None => Err(malformed()),
+    }
+}
+
+/// Reads `{ reply1, … }` of `gather.lua`, to that many checks.
+///
+/// # Errors
+///
+/// If it is anything else. The script has run then, so the charges are open. A check that the server refused,
+/// alone of all, has an error of its own, and was not charged.
+pub(crate) fn each(
+    reply: Reply,
+    checks: usize,
+) -> Result<impl Iterator<Item = Result<Reply, StoreError>>, StoreError> {
+    match reply {
+        Reply::List(replies) if replies.len() == checks => {
+            Ok(replies.into_iter().map(|reply| match reply {
+                Reply::Text(refusal) => Err(failure::of_text(&refusal)),
+                reply => Ok(reply),
+            }))
+        }
+        _ => Err(malformed()),
     }
 }
 

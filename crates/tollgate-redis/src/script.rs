@@ -16,10 +16,21 @@ use crate::{
     single_flight::SingleFlight,
 };
 
+const TOKEN_BUCKET: &str = include_str!("../lua/token_bucket.lua");
+
+/// The same code, as a function that is called for each check.
+const GATHER: &str = concat!(
+    "local function decide(KEYS, ARGV)\n",
+    include_str!("../lua/token_bucket.lua"),
+    "\nend\n",
+    include_str!("../lua/gather.lua")
+);
+
 /// The scripts as one server has them.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     token_bucket: Script,
+    gather: Script,
     adjust: Script,
     replicas: Script,
 }
@@ -29,6 +40,8 @@ pub(crate) struct Scripts {
 pub(crate) enum Name {
     /// `token_bucket.lua`.
     TokenBucket,
+    /// `gather.lua`, with `token_bucket.lua` inside.
+    Gather,
     /// `adjust.lua`.
     Adjust,
     /// `replicas.lua`.
@@ -47,7 +60,8 @@ impl Scripts {
     pub(crate) fn new(runtime: &Handle) -> Self {
         let script = |source| Script::new(source, runtime.clone());
         Self {
-            token_bucket: script(include_str!("../lua/token_bucket.lua")),
+            token_bucket: script(TOKEN_BUCKET),
+            gather: script(GATHER),
             adjust: script(include_str!("../lua/adjust.lua")),
             replicas: script(include_str!("../lua/replicas.lua")),
         }
@@ -56,6 +70,7 @@ impl Scripts {
     pub(crate) const fn get(&self, name: Name) -> &Script {
         match name {
             Name::TokenBucket => &self.token_bucket,
+            Name::Gather => &self.gather,
             Name::Adjust => &self.adjust,
             Name::Replicas => &self.replicas,
         }

@@ -6,7 +6,8 @@ use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, Store};
 
 use crate::{ConnectError, RedisStoreBuilder, engine::Engine, fred_lane::FredLane};
 
-/// Token buckets in Redis or Valkey: one `EVALSHA` per check, through the client library `fred`.
+/// Token buckets in Redis or Valkey: one `EVALSHA` per check, through the client library `fred`; or one
+/// for several, if many are in flight at a time.
 ///
 /// Clones are cheap and share one connection, or one for each primary of a cluster. It is closed when the last clone, the last
 /// [`Heartbeats`](crate::Heartbeats) and the last pending check are dropped.

@@ -39,7 +39,7 @@ async fn a_hot_tenant_costs_a_tenth_of_a_call_per_request_and_gets_all_its_token
     let saved = Arc::new(Saved::default());
     let store = Coalesce::new(store(&server).await, saved.clone());
     let quota = quota(1_000, "1/d");
-    let before = server.calls("evalsha");
+    let before = server.calls("get");
     let mut clients = JoinSet::new();
     for _ in 0..CLIENTS {
         let store = store.clone();
@@ -54,7 +54,7 @@ async fn a_hot_tenant_costs_a_tenth_of_a_call_per_request_and_gets_all_its_token
     }
     let admitted: u64 = clients.join_all().await.into_iter().sum();
     assert_eq!(admitted, 1_000);
-    let calls = server.calls("evalsha") - before;
+    let calls = server.calls("get") - before;
     assert!(calls * 10 <= REQUESTS, "{calls} calls");
     assert_eq!(calls + saved.0.load(Ordering::SeqCst), REQUESTS);
 }
@@ -110,7 +110,7 @@ async fn the_same_traffic_gets_the_same_with_and_without() {
     assert!(plainly.values().any(|admitted| *admitted >= 66));
     assert!(plainly.values().any(|admitted| *admitted < 10));
     assert_eq!(replay(&with).await, plainly);
-    let (with, without) = (shared.calls("evalsha"), plain.calls("evalsha"));
+    let (with, without) = (shared.calls("get"), plain.calls("get"));
     assert!(with < without, "{with} calls, {without} without sharing");
 }
 

@@ -18,6 +18,7 @@ mod eviction;
 mod examples;
 mod faults;
 mod fleet;
+mod gather;
 mod heartbeats;
 mod http;
 mod http_source;

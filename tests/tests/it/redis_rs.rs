@@ -126,22 +126,18 @@ async fn a_call_given_up_at_once_costs_at_most_its_one_run() {
     let server = RedisServer::start();
     let store = store_of::<RedisRsStore>(&server).await;
     let quota = quota(1_000, "1/h");
-    decide(&store, check("a", quota, 1)).await;
-    let calls = server.calls("evalsha");
+    let of_tenant = |i: u64, cost| check(&i.to_string(), quota, cost);
     let mut given_up = JoinSet::new();
-    for i in 0..100_u64 {
-        let call = store.check(check("a", quota, 1));
+    for i in 0..100 {
+        let call = store.check(of_tenant(i, 1));
         given_up.spawn(timeout(Duration::from_micros(10 * i), call));
     }
     given_up.join_all().await;
     sleep(Duration::from_millis(300)).await;
-    let sent = server.calls("evalsha") - calls;
-    let left = decide(&store, check("a", quota, 0)).await;
-    assert_eq!(
-        remaining(&left.limits[0]),
-        999 - sent,
-        "each that was sent ran once"
-    );
+    for i in 0..100 {
+        let left = remaining(&decide(&store, of_tenant(i, 0)).await.limits[0]);
+        assert!((999..=1_000).contains(&left), "{i}: {left}");
+    }
 }
 
 /// Calls of many tasks go to the server in few packets: that is what this library is for.

@@ -3,7 +3,7 @@
 use redis::{ErrorKind as RedisKind, RedisError, ServerError};
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
-use crate::failure::{code, not_charged, of_reply, without_connection};
+use crate::failure::{code, of_reply, of_text, without_connection};
 
 /// The failure of a script call without a reply.
 pub(crate) fn of_call(error: &RedisError) -> StoreError {
@@ -17,8 +17,7 @@ pub(crate) fn of_call(error: &RedisError) -> StoreError {
 /// An error reply. Unlike fred, the library hands it to the one call that it answers, so it always says that
 /// nothing was written.
 pub(crate) fn of_server(error: &ServerError) -> StoreError {
-    let text = text(error.code(), error.details());
-    not_charged(kind(&text), text)
+    of_text(&text(error.code(), error.details()))
 }
 
 /// Why there is no connection.

@@ -1,0 +1,239 @@
+//! Checks that come while calls are in flight go together in the next call.
+
+use std::{
+    error::Error,
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use tokio::{
+    runtime::Handle,
+    sync::oneshot,
+    time::{Instant, timeout},
+};
+use tollgate_core::{ChargeState, Check, CheckFuture, Decision, ErrorKind, StoreError};
+
+use crate::{
+    arguments,
+    lane::{Asking, Lane},
+    node::Node,
+    reply,
+    script::Name,
+};
+
+/// As many calls are in flight before further checks are held back for the next one: enough that one may be
+/// on its way while another one is decided and a third one read.
+const IN_FLIGHT: usize = 3;
+
+/// So many checks go without being held back, and no more in one call: the server does nothing else meanwhile.
+const MOST: usize = 32;
+
+/// No call holds others back for longer, so no check is held back for longer.
+const HOLD: Duration = Duration::from_millis(1);
+
+/// Checks whose deadlines are further apart do not go together, since a call has one: the earliest.
+const DEADLINES: Duration = Duration::from_millis(2);
+
+/// The checks for one server, whatever their tags.
+///
+/// While few calls are in flight, a check is sent at once. Else it waits until one of them ends, for at most a
+/// millisecond, and goes together with all that wait. Each is decided on its own, as if it came alone.
+///
+/// Calls are made in tasks of their own: nobody who leaves takes others along. A check that is dropped before
+/// it is sent is not sent.
+pub(crate) struct Gather<L: Lane> {
+    node: Arc<Node<L>>,
+    runtime: Handle,
+    queue: Mutex<Queue>,
+    /// Behind some addresses there is a cluster all the same, and it refuses keys of several tags.
+    refused: AtomicBool,
+}
+
+#[derive(Default)]
+struct Queue {
+    /// Calls that hold others back.
+    in_flight: usize,
+    waiting: Vec<Waiter>,
+}
+
+struct Waiter {
+    check: Check,
+    deadline: Instant,
+    answer: oneshot::Sender<Result<Decision, StoreError>>,
+}
+
+/// A call that holds others back until this is dropped, however it ends.
+struct Flight<L: Lane>(Arc<Gather<L>>);
+
+impl<L: Lane> Gather<L> {
+    pub(crate) fn new(node: Arc<Node<L>>, runtime: &Handle) -> Self {
+        Self {
+            node,
+            runtime: runtime.clone(),
+            queue: Mutex::default(),
+            refused: AtomicBool::new(false),
+        }
+    }
+
+    pub(crate) const fn node(&self) -> &Arc<Node<L>> {
+        &self.node
+    }
+
+    /// Decides `check` by the deadline.
+    pub(crate) fn check(self: &Arc<Self>, check: Check, deadline: Instant) -> CheckFuture {
+        let (answer, answered) = oneshot::channel();
+        self.push(Waiter {
+            check,
+            deadline,
+            answer,
+        });
+        CheckFuture::new(async {
+            let answer = answered.await;
+            answer.unwrap_or_else(|_| {
+                let reason = "the runtime is shutting down";
+                Err(StoreError::new(ErrorKind::Io, ChargeState::Unknown, reason))
+            })
+        })
+    }
+
+    fn push(self: &Arc<Self>, waiter: Waiter) {
+        let mut queue = self.queue();
+        let apart = queue.is_apart(waiter.deadline).then(|| queue.take());
+        queue.waiting.push(waiter);
+        let full = queue.in_flight < IN_FLIGHT || queue.waiting.len() >= MOST;
+        let full = full.then(|| queue.take());
+        drop(queue);
+        for waiting in apart.into_iter().chain(full) {
+            self.send(waiting);
+        }
+    }
+
+    /// Makes a call, which is counted already, in a task of its own.
+    fn send(self: &Arc<Self>, waiting: Vec<Waiter>) {
+        let flight = Flight(self.clone());
+        self.runtime.spawn(async move {
+            let call = flight.0.clone().call(waiting);
+            tokio::pin!(call);
+            if timeout(HOLD, &mut call).await.is_err() {
+                drop(flight);
+                call.await;
+            }
+        });
+    }
+
+    async fn call(self: Arc<Self>, mut waiting: Vec<Waiter>) {
+        waiting.retain(|waiter| !waiter.answer.is_closed());
+        if waiting.len() > 1 && !self.refused.load(Relaxed) {
+            waiting = self.call_together(waiting).await;
+        }
+        let last = waiting.pop();
+        for waiter in waiting {
+            self.runtime.spawn(self.clone().call_alone(waiter));
+        }
+        if let Some(waiter) = last {
+            self.call_alone(waiter).await;
+        }
+    }
+
+    async fn call_alone(self: Arc<Self>, waiter: Waiter) {
+        let Waiter {
+            check,
+            deadline,
+            answer,
+        } = waiter;
+        let args = |sha: &str| arguments::of_check(sha, &check);
+        let current = self.node.settled(deadline).await;
+        let called = self
+            .node
+            .call(current, Name::TokenBucket, &args, Asking::No, deadline);
+        let reply = called.await;
+        // Whoever has left does not mind.
+        let _ = answer.send(reply.and_then(|reply| reply::decide(check, &reply)));
+    }
+
+    /// Decides all in one call. Returns those that it was refused for, without anything having run: what is
+    /// refused for the sake of one check need not be for the others.
+    async fn call_together(&self, waiting: Vec<Waiter>) -> Vec<Waiter> {
+        let earliest = waiting.iter().map(|waiter| waiter.deadline).min();
+        let Some(deadline) = earliest else {
+            return waiting;
+        };
+        let args = |sha: &str| {
+            let checks = waiting.iter().map(|waiter| &waiter.check);
+            arguments::of_checks(sha, checks)
+        };
+        let current = self.node.settled(deadline).await;
+        let called = self
+            .node
+            .call(current.clone(), Name::Gather, &args, Asking::No, deadline);
+        let replies = match called.await {
+            Ok(reply) => reply::each(reply, waiting.len()),
+            Err(error) if is_refusal(&error, "CROSSSLOT") => {
+                self.refused.store(true, Relaxed);
+                return waiting;
+            }
+            Err(error) if is_refusal(&error, "NOPERM") => return waiting,
+            Err(error) => Err(error),
+        };
+        match replies {
+            Ok(replies) => {
+                for (waiter, reply) in waiting.into_iter().zip(replies) {
+                    let decided = reply.and_then(|reply| reply::decide(waiter.check, &reply));
+                    if let Err(error) = &decided {
+                        self.node.look_into(error.kind(), &current);
+                    }
+                    let _ = waiter.answer.send(decided);
+                }
+            }
+            Err(error) => {
+                for waiter in waiting {
+                    let _ = waiter.answer.send(Err(error.clone()));
+                }
+            }
+        }
+        Vec::new()
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+// === impl Gather ===
+
+impl Queue {
+    fn is_apart(&self, deadline: Instant) -> bool {
+        self.waiting.first().is_some_and(|first| {
+            let earlier = first.deadline.min(deadline);
+            first.deadline.max(deadline) - earlier > DEADLINES
+        })
+    }
+
+    /// All who wait, for the call that goes now.
+    fn take(&mut self) -> Vec<Waiter> {
+        self.in_flight += 1;
+        mem::take(&mut self.waiting)
+    }
+}
+
+impl<L: Lane> Drop for Flight<L> {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.in_flight -= 1;
+        let next = queue.in_flight < IN_FLIGHT && !queue.waiting.is_empty();
+        let next = next.then(|| queue.take());
+        drop(queue);
+        if let Some(waiting) = next {
+            self.0.send(waiting);
+        }
+    }
+}
+
+fn is_refusal(error: &StoreError, code: &str) -> bool {
+    let reply = error.source().map(ToString::to_string);
+    error.charge() == ChargeState::NotCharged && reply.is_some_and(|reply| reply.starts_with(code))
+}

@@ -1,0 +1,39 @@
+--[==[
+Checks of several tenants in one call, each decided on its own, as token_bucket.lua would alone. This is
+the end of a script that starts with
+
+  local function decide(KEYS, ARGV)
+    (all of token_bucket.lua)
+  end
+
+  EVALSHA sha n  key1 ... keyn   k1 m1 arg1 ... argm1   k2 m2 arg1 ... argm2   ...
+  -> { reply1, reply2, ... }
+
+KEYS      the keys of the first check, then those of the second, and so on. The checks need not share a
+          hash tag, so a cluster cannot run this.
+ARGV      for each check: how many keys and how many arguments it has, then the arguments.
+reply     what token_bucket.lua answers; or, if it answers an error, the text of that. The other checks are
+          decided all the same.
+]==]
+
+local unpack = table.unpack or unpack
+
+local replies = {}
+local key, arg = 0, 0
+while arg < #ARGV do
+  local k, m = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+  if not (k and m and key + k <= #KEYS and arg + 2 + m <= #ARGV) then
+    return redis.error_reply('ERR tollgate: keys and arguments do not match')
+  end
+  arg = arg + 2
+  local fine, reply = pcall(decide, { unpack(KEYS, key + 1, key + k) }, { unpack(ARGV, arg + 1, arg + m) })
+  if not fine then
+    -- From 7 on, Redis raises tables; before, texts that lead up to the reply.
+    reply = type(reply) == 'table' and reply.err or string.match(tostring(reply), ': %-(.*)$') or tostring(reply)
+  elseif reply.err then
+    reply = reply.err
+  end
+  replies[#replies + 1] = reply
+  key, arg = key + k, arg + m
+end
+return replies
