@@ -109,6 +109,9 @@ mod tests {
         journal.up();
         advance(Duration::from_secs(11)).await;
         assert!(journal.is_news(REFUSED));
+        // From some to none is news, whatever the reason.
+        assert!(journal.is_news(Trouble::Fewer(ErrorKind::Io)));
+        assert!(journal.is_news(REFUSED));
     }
 
     #[tokio::test(start_paused = true)]

@@ -149,7 +149,8 @@ async fn every_rule_is_kept_under_a_prefix<S: RedisClient>() {
 }
 
 async fn a_wrong_setting_is_named_and_no_secret_shown<S: RedisClient>() {
-    let wrong: [(&str, fn(&mut RedisSettings)); 4] = [
+    type Change = fn(&mut RedisSettings);
+    let wrong: [(&str, Change); 4] = [
         ("connections", |it| it.connections = 65),
         ("key_prefix", |it| it.key_prefix = "{a}".into()),
         ("tag_scope", |it| it.tag_scope = "replicas".into()),
