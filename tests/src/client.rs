@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use tollgate_core::{KeySpace, LimitName, Store};
+use tollgate_core::{LimitName, Store};
 use tollgate_redis::{ConnectError, Heartbeats, RedisRsStore, RedisStore, RedisStoreBuilder};
 
 /// A store on Redis, through one of the libraries: what holds for one holds for each, so tests are written for
@@ -40,7 +40,7 @@ impl RedisClient for RedisStore {
     }
 
     fn count_replicas(&self, group: &LimitName, interval: Duration) -> Heartbeats {
-        self.heartbeats(&KeySpace::default(), group, interval)
+        self.heartbeats(group, interval)
     }
 }
 
@@ -56,7 +56,7 @@ impl RedisClient for RedisRsStore {
     }
 
     fn count_replicas(&self, group: &LimitName, interval: Duration) -> Heartbeats {
-        self.heartbeats(&KeySpace::default(), group, interval)
+        self.heartbeats(group, interval)
     }
 }
 

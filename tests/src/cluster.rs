@@ -8,7 +8,7 @@ use std::{
 
 use redis::{FromRedisValue, RedisResult, Value};
 
-use crate::{RedisServer, free_port};
+use crate::{Authority, Pair, RedisServer, free_port};
 
 /// How long a cluster may take to agree on something.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -27,6 +27,8 @@ const SLOTS: u16 = 16_384;
 pub struct Cluster {
     nodes: Vec<RedisServer>,
     args: Vec<String>,
+    /// Whether each node takes TLS on another port.
+    tls: bool,
 }
 
 impl Cluster {
@@ -43,9 +45,27 @@ impl Cluster {
     /// If the nodes do not start, or do not agree within half a minute.
     #[must_use]
     pub fn start_with(args: &[&str]) -> Self {
+        let args = args.iter().copied().map(String::from).collect();
+        Self::launch(args, false)
+    }
+
+    /// Starts one whose nodes show this certificate, to clients and to each other.
+    ///
+    /// # Panics
+    ///
+    /// If the nodes do not start, or do not agree within half a minute.
+    #[must_use]
+    pub fn start_behind_tls(pair: &Pair, authority: &Authority) -> Self {
+        let mut args = pair.args(authority);
+        args.extend(["--tls-cluster", "yes", "--tls-replication", "yes"].map(String::from));
+        Self::launch(args, true)
+    }
+
+    fn launch(args: Vec<String>, tls: bool) -> Self {
         let mut cluster = Self {
             nodes: Vec::new(),
-            args: args.iter().copied().map(String::from).collect(),
+            args,
+            tls,
         };
         cluster.nodes = iter::repeat_with(|| cluster.spawn()).take(6).collect();
         for (node, slots) in [(0, [0, 5_460]), (1, [5_461, 10_922]), (2, [10_923, 16_383])] {
@@ -67,6 +87,9 @@ impl Cluster {
     fn spawn(&self) -> RedisServer {
         let bus = free_port().to_string();
         let cluster = ["--cluster-enabled", "yes", "--cluster-port", &bus];
+        let port = free_port().to_string();
+        let tls = ["--tls-port", &port];
+        let tls = if self.tls { &tls[..] } else { &[] };
         // A replica stands for election however long ago it heard of its primary, and is in step at once.
         let rest = "--cluster-node-timeout 2000 --cluster-require-full-coverage no \
                     --cluster-replica-validity-factor 0 --repl-diskless-sync-delay 0 \
@@ -75,6 +98,7 @@ impl Cluster {
         let args: Vec<_> = cluster
             .into_iter()
             .chain(rest.split_whitespace())
+            .chain(tls.iter().copied())
             .chain(args)
             .collect();
         RedisServer::start_with(&args)
@@ -82,7 +106,7 @@ impl Cluster {
 
     /// Makes node 0 and another one know each other.
     fn meet(&self, node: usize) {
-        let port = self.nodes[node].port().to_string();
+        let port = self.port(node).to_string();
         let bus = self.setting(node, "cluster-port");
         self.run(0, &["CLUSTER", "MEET", "127.0.0.1", &port, &bus]);
     }
@@ -101,19 +125,26 @@ impl Cluster {
         });
     }
 
-    /// `redis-cluster://127.0.0.1:<port>,…` with all nodes.
+    /// `redis-cluster://127.0.0.1:<port>,…` with all nodes, or `rediss-cluster://…` behind TLS.
     #[must_use]
     pub fn url(&self) -> String {
-        format!("redis-cluster://{}", self.addresses())
+        let scheme = if self.tls { "rediss" } else { "redis" };
+        format!("{scheme}-cluster://{}", self.addresses())
+    }
+
+    /// The port that a node takes the store on.
+    fn port(&self, node: usize) -> u16 {
+        if self.tls {
+            self.setting(node, "tls-port").parse().expect("a number")
+        } else {
+            self.nodes[node].port()
+        }
     }
 
     /// `127.0.0.1:<port>,…` of all nodes.
     #[must_use]
     pub fn addresses(&self) -> String {
-        let hosts = self
-            .nodes
-            .iter()
-            .map(|node| format!("127.0.0.1:{}", node.port()));
+        let hosts = (0..self.len()).map(|node| format!("127.0.0.1:{}", self.port(node)));
         hosts.collect::<Vec<_>>().join(",")
     }
 

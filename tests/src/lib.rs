@@ -23,7 +23,7 @@ pub use self::{
     postgres_server::PostgresServer,
     redis_server::{RedisServer, free_port},
     script::{Script, adjust_argv, argv},
-    sentinel::Sentinels,
+    sentinel::{Sentinel, Sentinels},
     stub_server::{Answer, StubServer},
     tls::{Authority, Pair, TlsServer, Validity},
 };
@@ -32,3 +32,8 @@ pub use self::{
 #[cfg(doctest)]
 #[doc = include_str!("../../docs/quotas.md")]
 struct QuotasPage;
+
+/// Its programs compile.
+#[cfg(doctest)]
+#[doc = include_str!("../../docs/topologies.md")]
+struct TopologiesPage;

@@ -24,8 +24,9 @@ pub struct Sentinels {
     sentinels: Vec<Sentinel>,
 }
 
+/// A sentinel on a free port of loopback; killed when dropped.
 #[derive(Debug)]
-struct Sentinel {
+pub struct Sentinel {
     process: Child,
     port: u16,
     _dir: TempDir,
@@ -53,7 +54,7 @@ impl Sentinels {
             ];
             servers.push(RedisServer::start_with(&args));
         }
-        let sentinels = (0..3).map(|_| Sentinel::start(servers[0].port()));
+        let sentinels = (0..3).map(|_| Sentinel::start_with(servers[0].port(), 2, ""));
         let group = Self {
             sentinels: sentinels.collect(),
             servers,
@@ -181,19 +182,41 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    fn start(primary: u16) -> Self {
+    /// Starts one that looks after the primary on this port alone, with further lines in its file of settings.
+    ///
+    /// # Panics
+    ///
+    /// If there is no `redis-server` to start.
+    #[must_use]
+    pub fn start(primary: u16, settings: &str) -> Self {
+        Self::start_with(primary, 1, settings)
+    }
+
+    /// The hosts and the path of a URL with this sentinel on `port`: `127.0.0.1:<port>/tollgate`.
+    #[must_use]
+    pub fn place(port: u16) -> String {
+        format!("127.0.0.1:{port}/{SERVICE}")
+    }
+
+    /// The port it listens on, unless the settings say another.
+    #[must_use]
+    pub const fn port(&self) -> u16 {
+        self.port
+    }
+
+    fn start_with(primary: u16, quorum: u8, settings: &str) -> Self {
         let (port, dir) = (
             free_port(),
             tempfile::tempdir().expect("a temporary folder"),
         );
         let config = dir.path().join("sentinel.conf");
-        let settings = format!(
+        let file = format!(
             "port {port}\nbind 127.0.0.1\nloglevel warning\n\
-             sentinel monitor {SERVICE} 127.0.0.1 {primary} 2\n\
+             sentinel monitor {SERVICE} 127.0.0.1 {primary} {quorum}\n\
              sentinel down-after-milliseconds {SERVICE} 1000\n\
-             sentinel failover-timeout {SERVICE} 3000\n"
+             sentinel failover-timeout {SERVICE} 3000\n{settings}\n"
         );
-        fs::write(&config, settings).expect("a file");
+        fs::write(&config, file).expect("a file");
         let process = Command::new("redis-server")
             .arg(&config)
             .arg("--sentinel")

@@ -102,6 +102,24 @@ impl Authority {
     }
 }
 
+impl Pair {
+    /// The command-line arguments by which a server shows it, and asks no client for one.
+    pub(crate) fn args(&self, authority: &Authority) -> Vec<String> {
+        let ca = authority.certificate();
+        let args = [
+            "--tls-cert-file",
+            text(&self.certificate),
+            "--tls-key-file",
+            text(&self.key),
+            "--tls-ca-cert-file",
+            text(&ca),
+            "--tls-auth-clients",
+            "no",
+        ];
+        args.map(String::from).to_vec()
+    }
+}
+
 // === impl Authority ===
 
 impl Default for Authority {
@@ -127,18 +145,13 @@ impl TlsServer {
     #[must_use]
     pub fn start(pair: &Pair, authority: &Authority, ask_clients: bool) -> Self {
         let port = free_port();
-        let server = RedisServer::start_with(&[
-            "--tls-port",
-            &port.to_string(),
-            "--tls-cert-file",
-            text(&pair.certificate),
-            "--tls-key-file",
-            text(&pair.key),
-            "--tls-ca-cert-file",
-            text(&authority.certificate()),
-            "--tls-auth-clients",
-            if ask_clients { "yes" } else { "no" },
-        ]);
+        let (args, number) = (pair.args(authority), port.to_string());
+        let mut args: Vec<_> = args.iter().map(String::as_str).collect();
+        args.extend(["--tls-port", &number]);
+        if ask_clients {
+            args.extend(["--tls-auth-clients", "yes"]);
+        }
+        let server = RedisServer::start_with(&args);
         Self { server, port }
     }
 

@@ -68,9 +68,9 @@ pub trait Harness: Sync {
         Duration::from_millis(CLOCK.get_or_init(MonotonicClock::default).now())
     }
 
-    /// Where the buckets of the suite live. The default prefix unless told otherwise.
+    /// Where the buckets of the suite live. The store's own keys unless told otherwise.
     fn keys(&self) -> KeySpace {
-        KeySpace::default()
+        self.store().keys()
     }
 }
 

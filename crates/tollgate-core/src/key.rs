@@ -8,10 +8,17 @@ use std::{
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
-use crate::{LimitName, Tenant};
+use crate::{ANONYMOUS, LimitName, Tenant};
 
 /// Longer ids are replaced by their SHA-256; so a key's length is bounded.
 const MAX_ID: usize = 128;
+
+/// Words before an id, or in place of one, that are taken: no bucket of a tenant can be under them.
+const TAKEN: [&str; 4] = [GLOBAL, DEPENDENCY, REPLICAS, ANONYMOUS];
+
+const GLOBAL: &str = "global";
+const DEPENDENCY: &str = "dependency";
+const REPLICAS: &str = "replicas";
 
 /// The name of one bucket: `<prefix>:{<scope>:<id>}:<limit>[:<member>]`.
 ///
@@ -81,6 +88,8 @@ impl fmt::Display for BucketKey {
 #[derive(Clone)]
 pub struct KeySpace {
     prefix: Arc<str>,
+    /// The word before the ids of tenants.
+    tag_scope: Arc<str>,
     secret: Option<Hmac<Sha256>>,
 }
 
@@ -96,8 +105,28 @@ impl KeySpace {
         }
         Ok(Self {
             prefix: prefix.into(),
-            secret: None,
+            ..Self::default()
         })
+    }
+
+    /// Writes this word before the ids of tenants, instead of `tenant`, so that on a cluster their buckets share
+    /// slots with other keys that a program has of them: `tg:{user:42}:default` with `cart:{user:42}`. Another
+    /// word gives other keys, and so full buckets.
+    ///
+    /// # Errors
+    ///
+    /// If the word does not match `[a-z][a-z0-9_-]*`, or is one of those that stand for something else: `global`,
+    /// `dependency`, `replicas` and `anonymous`.
+    pub fn with_tag_scope(mut self, word: &str) -> Result<Self, InvalidTagScope> {
+        let is_word = word.starts_with(|first: char| first.is_ascii_lowercase())
+            && word
+                .bytes()
+                .all(|byte| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-'));
+        if !is_word || TAKEN.contains(&word) {
+            return Err(InvalidTagScope(word.to_owned()));
+        }
+        self.tag_scope = word.into();
+        Ok(self)
     }
 
     /// Hashes every id and member with `secret`, for tenants whose id is itself a secret or personal.
@@ -111,33 +140,41 @@ impl KeySpace {
     /// The bucket of `limit` for `tenant`.
     #[must_use]
     pub fn bucket(&self, tenant: &Tenant, limit: &LimitName) -> BucketKey {
-        self.build(tenant.scope(), Some(tenant.id()), limit, None)
+        self.build(self.scope(tenant), Some(tenant.id()), limit, None)
     }
 
     /// The bucket of `limit` for one `member` of `tenant`, such as a user.
     #[must_use]
     pub fn member_bucket(&self, tenant: &Tenant, limit: &LimitName, member: &str) -> BucketKey {
-        self.build(tenant.scope(), Some(tenant.id()), limit, Some(member))
+        self.build(self.scope(tenant), Some(tenant.id()), limit, Some(member))
     }
 
     /// The bucket of `limit` for everybody: `<prefix>:{global}:<limit>`.
     #[must_use]
     pub fn global_bucket(&self, limit: &LimitName) -> BucketKey {
-        self.build("global", None, limit, None)
+        self.build(GLOBAL, None, limit, None)
     }
 
     /// The bucket of `limit` for everybody who uses the downstream service `dependency`:
     /// `<prefix>:{dependency:<dependency>}:<limit>`.
     #[must_use]
     pub fn dependency_bucket(&self, dependency: &str, limit: &LimitName) -> BucketKey {
-        self.build("dependency", Some(dependency), limit, None)
+        self.build(DEPENDENCY, Some(dependency), limit, None)
     }
 
     /// The key under which the replicas of `group` are counted: `<prefix>:{replicas}:<group>`. It is no
     /// bucket.
     #[must_use]
     pub fn replicas(&self, group: &LimitName) -> String {
-        format!("{}:{{replicas}}:{group}", self.prefix)
+        format!("{}:{{{REPLICAS}}}:{group}", self.prefix)
+    }
+
+    fn scope(&self, tenant: &Tenant) -> &str {
+        if tenant.is_anonymous() {
+            ANONYMOUS
+        } else {
+            &self.tag_scope
+        }
     }
 
     fn build(
@@ -195,10 +232,11 @@ impl KeySpace {
 // === impl KeySpace ===
 
 impl Default for KeySpace {
-    /// The prefix `tg`, ids in the clear.
+    /// The prefix `tg`, the word `tenant`, ids in the clear.
     fn default() -> Self {
         Self {
             prefix: "tg".into(),
+            tag_scope: "tenant".into(),
             secret: None,
         }
     }
@@ -208,6 +246,7 @@ impl fmt::Debug for KeySpace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeySpace")
             .field("prefix", &self.prefix)
+            .field("tag_scope", &self.tag_scope)
             .field("hashed", &self.secret.is_some())
             .finish()
     }
@@ -245,6 +284,23 @@ impl fmt::Display for InvalidPrefix {
 }
 
 impl std::error::Error for InvalidPrefix {}
+
+/// A word that cannot stand before the ids of tenants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InvalidTagScope(String);
+
+impl fmt::Display for InvalidTagScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let taken = TAKEN.join("`, `");
+        write!(
+            f,
+            "tag scope {:?} must match [a-z][a-z0-9_-]* and not be one of `{taken}`",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for InvalidTagScope {}
 
 #[cfg(test)]
 mod tests {
@@ -346,6 +402,53 @@ mod tests {
     fn prefixes_that_move_the_tag_are_refused() {
         for bad in ["", "{", "a}", "{tg}"] {
             assert!(KeySpace::new(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn another_word_stands_before_the_ids_of_tenants_and_of_nobody_else() {
+        let keys = KeySpace::default()
+            .with_tag_scope("user_2")
+            .expect("a word");
+        let (name, tenant) = (
+            LimitName::default(),
+            Tenant::new("42", "pro").expect("an id"),
+        );
+        let address = Tenant::anonymous("192.0.2.1".parse().expect("an address"));
+        for (key, expected) in [
+            (keys.bucket(&tenant, &name), "tg:{user_2:42}:default"),
+            (
+                keys.member_bucket(&tenant, &name, "a"),
+                "tg:{user_2:42}:default:a",
+            ),
+            (
+                keys.bucket(&address, &name),
+                "tg:{anonymous:192.0.2.1}:default",
+            ),
+            (keys.global_bucket(&name), "tg:{global}:default"),
+            (
+                keys.dependency_bucket("db", &name),
+                "tg:{dependency:db}:default",
+            ),
+        ] {
+            assert_eq!(key.as_str(), expected);
+        }
+        for bad in [
+            "",
+            "1a",
+            "-a",
+            "A",
+            "a:b",
+            "a/1",
+            "a b",
+            "é",
+            "a}",
+            "global",
+            "dependency",
+            "replicas",
+            "anonymous",
+        ] {
+            assert!(KeySpace::default().with_tag_scope(bad).is_err(), "{bad}");
         }
     }
 

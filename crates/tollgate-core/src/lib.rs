@@ -27,7 +27,7 @@ pub use self::{
     cost::{Cost, CostTooLarge},
     decision::{Decision, LimitDecision, Source, Verdict, Wait},
     ipv6_prefix::{InvalidIpv6Prefix, Ipv6Prefix},
-    key::{BucketKey, InvalidPrefix, KeySpace},
+    key::{BucketKey, InvalidPrefix, InvalidTagScope, KeySpace},
     limit::{InvalidName, Limit, LimitName},
     memory::MemoryStore,
     quota::{InvalidQuota, MAX_TOKENS, Quota, Rate},

@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll},
 };
 
-use crate::{Adjustment, Check, Decision};
+use crate::{Adjustment, Check, Decision, KeySpace};
 
 /// Anything that can decide a check: Redis, memory, or a stage that wraps another store.
 ///
@@ -41,6 +41,12 @@ pub trait Store: Send + Sync + 'static {
         let _ = tag;
         0
     }
+
+    /// How the buckets in it are named: what a limiter uses that was told nothing else. The default prefix
+    /// unless the store was set up with another.
+    fn keys(&self) -> KeySpace {
+        KeySpace::default()
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -55,6 +61,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
     fn node(&self, tag: &str) -> usize {
         (**self).node(tag)
     }
+
+    fn keys(&self) -> KeySpace {
+        (**self).keys()
+    }
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
@@ -68,6 +78,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn node(&self, tag: &str) -> usize {
         (**self).node(tag)
+    }
+
+    fn keys(&self) -> KeySpace {
+        (**self).keys()
     }
 }
 

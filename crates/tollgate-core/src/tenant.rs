@@ -119,14 +119,6 @@ impl Tenant {
     pub const fn is_anonymous(&self) -> bool {
         matches!(self.scope, Scope::Anonymous(_))
     }
-
-    /// The word before the id in a key.
-    pub(crate) const fn scope(&self) -> &'static str {
-        match self.scope {
-            Scope::Tenant(_) => "tenant",
-            Scope::Anonymous(_) => ANONYMOUS,
-        }
-    }
 }
 
 // === impl Tenant ===

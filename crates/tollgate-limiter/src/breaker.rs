@@ -8,8 +8,8 @@ use std::{
 
 use tokio::time::Instant;
 use tollgate_core::{
-    AdjustFuture, Adjustment, ChargeState, Check, CheckFuture, Decision, ErrorKind, Store,
-    StoreError,
+    AdjustFuture, Adjustment, ChargeState, Check, CheckFuture, Decision, ErrorKind, KeySpace,
+    Store, StoreError,
 };
 
 use crate::Observer;
@@ -176,6 +176,10 @@ impl<S: Store> Store for Breaker<S> {
 
     fn node(&self, tag: &str) -> usize {
         self.store.node(tag)
+    }
+
+    fn keys(&self) -> KeySpace {
+        self.store.keys()
     }
 }
 

@@ -15,8 +15,8 @@ use tokio::{
     time::{Instant, timeout_at},
 };
 use tollgate_core::{
-    AdjustFuture, Adjustment, Charge, ChargeState, Check, CheckFuture, Decision, ErrorKind, Store,
-    StoreError,
+    AdjustFuture, Adjustment, Charge, ChargeState, Check, CheckFuture, Decision, ErrorKind,
+    KeySpace, Store, StoreError,
 };
 
 use self::{
@@ -148,6 +148,10 @@ impl<S: Store> Store for Coalesce<S> {
 
     fn node(&self, tag: &str) -> usize {
         self.shared.store.node(tag)
+    }
+
+    fn keys(&self) -> KeySpace {
+        self.shared.store.keys()
     }
 }
 

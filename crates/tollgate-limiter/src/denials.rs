@@ -5,8 +5,8 @@ use std::{fmt, num::NonZeroU8, sync::Arc, time::Duration};
 use quick_cache::sync::{Cache, EntryAction, EntryResult};
 use tokio::time::Instant;
 use tollgate_core::{
-    AdjustFuture, Adjustment, BucketKey, Charge, Check, CheckFuture, Cost, Decision, LimitDecision,
-    Quota, Source, Store, Wait, bucket,
+    AdjustFuture, Adjustment, BucketKey, Charge, Check, CheckFuture, Cost, Decision, KeySpace,
+    LimitDecision, Quota, Source, Store, Wait, bucket,
 };
 
 use crate::{Observer, SavedBy};
@@ -120,6 +120,10 @@ impl<S: Store> Store for DenialCache<S> {
 
     fn node(&self, tag: &str) -> usize {
         self.store.node(tag)
+    }
+
+    fn keys(&self) -> KeySpace {
+        self.store.keys()
     }
 }
 

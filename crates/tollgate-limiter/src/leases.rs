@@ -15,7 +15,9 @@ use tokio::{
     sync::watch,
     time::{Instant, timeout},
 };
-use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, Decision, Source, Store, Wait};
+use tollgate_core::{
+    AdjustFuture, Adjustment, Check, CheckFuture, Decision, KeySpace, Source, Store, Wait,
+};
 
 use self::{
     claim::Claim,
@@ -183,6 +185,10 @@ impl<S: Store> Store for Leases<S> {
 
     fn node(&self, tag: &str) -> usize {
         self.shared.store.node(tag)
+    }
+
+    fn keys(&self) -> KeySpace {
+        self.shared.store.keys()
     }
 }
 

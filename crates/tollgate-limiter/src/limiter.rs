@@ -75,7 +75,7 @@ impl Limiter {
             denial_cache: true,
             coalescing: true,
             leases: LeaseSettings::default(),
-            keys: KeySpace::default(),
+            keys: None,
             observer: Arc::new(()),
         }
     }
@@ -320,7 +320,7 @@ pub struct LimiterBuilder {
     denial_cache: bool,
     coalescing: bool,
     leases: LeaseSettings,
-    keys: KeySpace,
+    keys: Option<KeySpace>,
     observer: Arc<dyn Observer>,
 }
 
@@ -377,9 +377,9 @@ impl LimiterBuilder {
         self
     }
 
-    /// How buckets are named in the store, by default with the prefix `tg`.
+    /// How buckets are named in the store, by default as [`Store::keys`] says.
     pub fn keys(mut self, keys: KeySpace) -> Self {
-        self.keys = keys;
+        self.keys = Some(keys);
         self
     }
 
@@ -427,6 +427,7 @@ impl LimiterBuilder {
             tracing::warn!("{warning}");
         }
         self.observer.built(&quotas, &on_failure);
+        let keys = self.keys.unwrap_or_else(|| self.store.keys());
         let observer = || self.observer.clone();
         let mut shards = Shards::new(Breaker::new(self.store, self.breaker, observer()));
         if self.denial_cache {
@@ -459,7 +460,7 @@ impl LimiterBuilder {
                 policy,
                 denials,
                 directory,
-                keys: self.keys,
+                keys,
                 counts_replicas,
             }),
         })
@@ -673,6 +674,72 @@ mod tests {
             verdicts,
             [Verdict::Allowed, Verdict::Allowed, Verdict::Denied]
         );
+    }
+
+    /// Has a server for each length of a tag, and keys of its own.
+    struct Elsewhere(MemoryStore<ManualClock>);
+
+    impl Store for Elsewhere {
+        fn check(&self, check: Check) -> CheckFuture {
+            let key = check.charges()[0].key.to_string();
+            assert!(key.starts_with("shop:{user:42}:"), "{key}");
+            self.0.check(check)
+        }
+
+        fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+            self.0.adjust(adjustment)
+        }
+
+        fn node(&self, tag: &str) -> usize {
+            tag.len()
+        }
+
+        fn keys(&self) -> KeySpace {
+            let keys = KeySpace::new("shop").expect("a prefix");
+            keys.with_tag_scope("user").expect("a word")
+        }
+    }
+
+    fn elsewhere() -> Elsewhere {
+        Elsewhere(MemoryStore::with_clock(ManualClock::default()))
+    }
+
+    #[test]
+    fn every_stage_tells_where_buckets_are_and_how_they_are_named() {
+        let nobody = || Arc::new(());
+        let stages: [Box<dyn Store>; 7] = [
+            Box::new(Arc::new(elsewhere())),
+            Box::new(Breaker::new(
+                elsewhere(),
+                BreakerSettings::default(),
+                nobody(),
+            )),
+            Box::new(Shards::new(elsewhere())),
+            Box::new(Shards::new(elsewhere()).with_denial_cache(nobody())),
+            Box::new(Coalesce::new(elsewhere(), nobody())),
+            Box::new(DenialCache::new(elsewhere(), nobody())),
+            Box::new(Leases::new(elsewhere(), LeaseSettings::default(), nobody())),
+        ];
+        for (i, stage) in stages.iter().enumerate() {
+            assert_eq!(stage.node("four"), 4, "stage {i}");
+            let key = stage.keys().bucket(&tenant(), &LimitName::default());
+            assert_eq!(key.as_str(), "shop:{user:42}:default", "stage {i}");
+        }
+    }
+
+    #[tokio::test]
+    async fn buckets_are_named_as_the_store_says_unless_the_limiter_is_told_otherwise() {
+        let bare = |store: Box<dyn Store>| {
+            let builder = Limiter::builder(store).quotas(quotas());
+            builder.on_store_failure(FailurePolicy::Closed)
+        };
+        let limiter = bare(Box::new(elsewhere())).build().expect("a limiter");
+        // The store looks.
+        assert!(limiter.check(&tenant(), Cost::ONE).await.is_allowed());
+        let told = bare(Box::new(MemoryStore::new())).keys(elsewhere().keys());
+        let told = told.build().expect("a limiter");
+        let key = told.keys().bucket(&tenant(), &LimitName::default());
+        assert_eq!(key.as_str(), "shop:{user:42}:default");
     }
 
     #[derive(Default)]

@@ -12,7 +12,7 @@ use std::{
 };
 
 use tollgate_core::{
-    AdjustFuture, Adjustment, Charge, Check, CheckFuture, Limit, Quota, Source, Store,
+    AdjustFuture, Adjustment, Charge, Check, CheckFuture, KeySpace, Limit, Quota, Source, Store,
 };
 
 use self::{changes::Changes, tally::Tally};
@@ -149,6 +149,10 @@ impl<S: Store> Store for Shards<S> {
 
     fn node(&self, tag: &str) -> usize {
         self.store.node(tag)
+    }
+
+    fn keys(&self) -> KeySpace {
+        self.store.keys()
     }
 }
 

@@ -70,6 +70,31 @@ impl<S> RedisStoreBuilder<S> {
         self
     }
 
+    /// How many connections to keep to each server, 1 to 64; 1 by default. Calls take turns, and a connection
+    /// that is down is passed over while another one is up.
+    ///
+    /// One is enough for most: many calls are on their way over it at a time. More let several threads write
+    /// and read at the same time, and a single one that is lost or stuck concerns only the calls on it.
+    pub fn connections(mut self, connections: u8) -> Self {
+        self.settings.connections = connections;
+        self
+    }
+
+    /// What all keys start with; `tg` by default. Services with prefixes of their own can share one Redis.
+    ///
+    /// A limiter and [`Heartbeats`](crate::Heartbeats) take it from the store.
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.settings.key_prefix = prefix.into();
+        self
+    }
+
+    /// The word before the ids of tenants in the hash tag, by default `tenant` as in `tg:{tenant:42}:default`: see
+    /// [`KeySpace::with_tag_scope`](tollgate_core::KeySpace::with_tag_scope).
+    pub fn tag_scope(mut self, word: impl Into<String>) -> Self {
+        self.settings.tag_scope = word.into();
+        self
+    }
+
     /// The file with the certificates of the authorities to trust, in PEM; by default, those of the system.
     #[cfg(feature = "tls")]
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
@@ -106,7 +131,7 @@ impl<S> RedisStoreBuilder<S> {
     /// What `connect` does, through whichever library.
     pub(crate) async fn open<L: Lane>(self) -> Result<Engine<L>, ConnectError> {
         let settings = self.settings;
-        let engine = Engine::start(settings.read()?, settings.deadline);
+        let engine = Engine::start(settings.read()?);
         match engine.wait(CONNECT_WAIT).await {
             Ok(()) => engine.prepare().await,
             Err(error) if settings.strict => {

@@ -17,7 +17,7 @@ use tollgate_core::{ErrorKind, StoreError};
 
 use crate::{
     config::SETUP_TIMEOUT,
-    connection::Current,
+    connections::Current,
     failure::{not_charged, without_connection},
     journal::Journal,
     lane::{Asking, Client, Lane},
@@ -43,7 +43,7 @@ const PATIENCE: Duration = Duration::from_millis(300);
 /// on from there.
 const REDIRECTIONS: usize = 2;
 
-/// The primaries of a cluster, each behind a connection of its own: fred's own client for clusters stalls as
+/// The primaries of a cluster, each behind connections of its own: fred's own client for clusters stalls as
 /// a whole while one node reconnects.
 pub(crate) struct Cluster<L: Lane> {
     shared: Arc<Shared<L>>,
@@ -53,6 +53,8 @@ pub(crate) struct Cluster<L: Lane> {
 struct Shared<L: Lane> {
     access: Arc<Access>,
     seeds: Vec<Server>,
+    /// To each node.
+    connections: u8,
     runtime: Handle,
     map: RwLock<Map<Node<L>>>,
     /// Something happened that the layout may explain.
@@ -67,12 +69,14 @@ impl<L: Lane> Cluster<L> {
         access: Arc<Access>,
         seeds: Vec<Server>,
         address: String,
+        connections: u8,
         runtime: &Handle,
     ) -> Self {
         let not_yet = not_charged(ErrorKind::Io, "the layout of the cluster is not known yet");
         let shared = Arc::new(Shared {
             access,
             seeds,
+            connections,
             runtime: runtime.clone(),
             map: RwLock::new(Map::default()),
             stale: Notify::new(),
@@ -198,7 +202,7 @@ async fn keep_up_to_date<L: Lane>(shared: Arc<Shared<L>>, mut journal: Journal) 
                 if shared.is_whole() { CALM } else { TROUBLE }
             }
             Err(error) => {
-                journal.down(&error);
+                journal.down(&error, false);
                 shared.unknown.send_if_modified(|unknown| match unknown {
                     Some(former) => {
                         *former = error;
@@ -289,7 +293,12 @@ impl<L: Lane> Shared<L> {
             server: server.clone(),
         };
         let target = Target::Server(self.access.clone(), server);
-        Arc::new(Node::start(target, address, &self.runtime))
+        Arc::new(Node::start(
+            &target,
+            address,
+            self.connections,
+            &self.runtime,
+        ))
     }
 
     /// Whether each slot has a node that is connected.

@@ -4,19 +4,21 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use fred::util::redis_keyslot;
 use tokio::{runtime::Handle, time::Instant};
-use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, StoreError, StoreFuture};
+use tollgate_core::{
+    AdjustFuture, Adjustment, Check, CheckFuture, KeySpace, StoreError, StoreFuture,
+};
 
 use crate::{
     arguments,
     cluster::Cluster,
-    connection::Current,
+    connections::Current,
     gather::Gather,
     lane::{Asking, Lane},
     node::Node,
     reply::{self, Reply},
     run_out::RunOut,
     script::Name,
-    settings::Plan,
+    settings::{Plan, Servers as Planned},
 };
 
 /// Calls, and the servers that they go to. Clones share all of that.
@@ -29,6 +31,7 @@ struct Inner<L: Lane> {
     runtime: Handle,
     address: String,
     deadline: Duration,
+    keys: KeySpace,
 }
 
 /// What there is to ask.
@@ -39,28 +42,26 @@ enum Servers<L: Lane> {
 
 impl<L: Lane> Engine<L> {
     /// Starts to connect, and keeps on trying.
-    pub(crate) fn start(plan: Plan, deadline: Duration) -> Self {
+    pub(crate) fn start(plan: Plan) -> Self {
         let runtime = Handle::current();
-        let (servers, address) = match plan {
-            Plan::Single { target, address } => {
-                let node = Node::start(target, address.clone(), &runtime);
+        let (address, connections) = (plan.address, plan.connections);
+        let servers = match plan.servers {
+            Planned::Single(target) => {
+                let node = Node::start(&target, address.clone(), connections, &runtime);
                 let gather = Gather::new(Arc::new(node), &runtime);
-                (Servers::Single(Arc::new(gather)), address)
+                Servers::Single(Arc::new(gather))
             }
-            Plan::Cluster {
-                access,
-                seeds,
-                address,
-            } => {
-                let cluster = Cluster::start(access, seeds, address.clone(), &runtime);
-                (Servers::Cluster(cluster), address)
+            Planned::Cluster { access, seeds } => {
+                let cluster = Cluster::start(access, seeds, address.clone(), connections, &runtime);
+                Servers::Cluster(cluster)
             }
         };
         let inner = Inner {
             servers,
             runtime,
             address,
-            deadline,
+            deadline: plan.deadline,
+            keys: plan.keys,
         };
         Self {
             inner: Arc::new(inner),
@@ -94,6 +95,10 @@ impl<L: Lane> Engine<L> {
 
     pub(crate) fn address(&self) -> &str {
         &self.inner.address
+    }
+
+    pub(crate) fn keys(&self) -> &KeySpace {
+        &self.inner.keys
     }
 
     pub(crate) fn runtime(&self) -> &Handle {
@@ -193,6 +198,7 @@ impl<L: Lane> fmt::Debug for Engine<L> {
         f.debug_struct("Engine")
             .field("address", &self.inner.address)
             .field("deadline", &self.inner.deadline)
+            .field("keys", &self.inner.keys)
             .finish_non_exhaustive()
     }
 }

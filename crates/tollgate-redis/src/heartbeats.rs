@@ -13,7 +13,7 @@ use tokio::{
     sync::oneshot,
     time::{Instant, sleep},
 };
-use tollgate_core::{ChargeState, ErrorKind, KeySpace, LimitName, ReplicaCount, StoreError};
+use tollgate_core::{ChargeState, ErrorKind, LimitName, ReplicaCount, StoreError};
 
 use crate::{RedisStore, engine::Engine, lane::Lane, script::Name};
 
@@ -66,34 +66,34 @@ struct Beat<L: Lane> {
 }
 
 impl RedisStore {
-    /// Counts the replicas that call this with the same `keys` and `group`, each of which tells that it is
-    /// alive each `interval`; a few seconds will do. Not more often than each 100 ms.
+    /// Counts the replicas whose stores have the same key prefix and that call this with the same `group`,
+    /// each of which tells that it is alive each `interval`; a few seconds will do. Not more often than each
+    /// 100 ms.
     ///
     /// ```no_run
     /// # use std::time::Duration;
-    /// # use tollgate_core::{KeySpace, LimitName, ReplicaCount};
+    /// # use tollgate_core::{LimitName, ReplicaCount};
     /// # async fn count() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = tollgate_redis::RedisStore::connect("redis://127.0.0.1:6379").await?;
     /// let group = LimitName::new("shop")?;
-    /// let replicas = store.heartbeats(&KeySpace::default(), &group, Duration::from_secs(2));
+    /// let replicas = store.heartbeats(&group, Duration::from_secs(2));
     /// assert!(replicas.replicas() >= 1);
     /// # Ok(())
     /// # }
     /// ```
     #[must_use]
-    pub fn heartbeats(&self, keys: &KeySpace, group: &LimitName, interval: Duration) -> Heartbeats {
-        Heartbeats::start(&self.engine, keys, group, interval)
+    pub fn heartbeats(&self, group: &LimitName, interval: Duration) -> Heartbeats {
+        Heartbeats::start(&self.engine, group, interval)
     }
 }
 
 impl Heartbeats {
     pub(crate) fn start<L: Lane>(
         engine: &Engine<L>,
-        keys: &KeySpace,
         group: &LimitName,
         interval: Duration,
     ) -> Self {
-        let (key, known) = (keys.replicas(group), Arc::new(AtomicU32::new(1)));
+        let (key, known) = (engine.keys().replicas(group), Arc::new(AtomicU32::new(1)));
         let (stop, stopped) = oneshot::channel();
         let beat = Beat {
             engine: engine.clone(),

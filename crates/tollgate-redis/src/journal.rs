@@ -21,6 +21,8 @@ pub(crate) struct Journal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Trouble {
     Down(ErrorKind),
+    /// One of several connections.
+    Fewer(ErrorKind),
     ReadOnly,
     Replaced,
 }
@@ -34,14 +36,20 @@ impl Journal {
         }
     }
 
-    pub(crate) fn down(&mut self, error: &StoreError) {
-        if self.is_news(Trouble::Down(error.kind())) {
+    /// A connection is lost or cannot be made, while there are `others` or none.
+    pub(crate) fn down(&mut self, error: &StoreError, others: bool) {
+        let kind = error.kind();
+        let (trouble, what) = if others {
+            let fewer =
+                "fewer connections to Redis than there should be; trying until they are complete";
+            (Trouble::Fewer(kind), fewer)
+        } else {
+            let none = "no connection to Redis; trying until there is one";
+            (Trouble::Down(kind), none)
+        };
+        if self.is_news(trouble) {
             let reason = std::error::Error::source(error).map(ToString::to_string);
-            tracing::warn!(
-                address = %self.address,
-                reason = reason.as_deref(),
-                "no connection to Redis; trying until there is one"
-            );
+            tracing::warn!(address = %self.address, reason = reason.as_deref(), "{what}");
         }
     }
 
@@ -100,6 +108,9 @@ mod tests {
         assert!(journal.is_news(Trouble::Down(ErrorKind::Auth)));
         journal.up();
         advance(Duration::from_secs(11)).await;
+        assert!(journal.is_news(REFUSED));
+        // From some to none is news, whatever the reason.
+        assert!(journal.is_news(Trouble::Fewer(ErrorKind::Io)));
         assert!(journal.is_news(REFUSED));
     }
 

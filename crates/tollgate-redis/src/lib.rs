@@ -5,7 +5,7 @@ mod arguments;
 mod builder;
 mod cluster;
 mod config;
-mod connection;
+mod connections;
 mod engine;
 mod error;
 mod eviction;

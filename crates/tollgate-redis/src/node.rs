@@ -10,7 +10,7 @@ use tollgate_core::{ErrorKind, StoreError};
 
 use crate::{
     config,
-    connection::{Complaint, Connection, Current, Fault},
+    connections::{Complaint, Connections, Current, Fault},
     eviction,
     lane::{Asking, Lane},
     reply::Reply,
@@ -22,24 +22,31 @@ use crate::{
 /// Between two looks at a connection on which something failed.
 const LOOK_PAUSE: Duration = Duration::from_millis(500);
 
-/// A server with a supervised connection of its own, so that nothing that happens to another one is felt
+/// A server with supervised connections of its own, so that nothing that happens to another one is felt
 /// here.
 pub(crate) struct Node<L: Lane> {
-    connection: Connection<L>,
+    connections: Connections<L>,
     scripts: Arc<Scripts>,
     runtime: Handle,
-    looking: SingleFlight<()>,
+    /// At the connection in each place.
+    looking: Box<[SingleFlight<()>]>,
     address: String,
 }
 
 impl<L: Lane> Node<L> {
     /// Starts to connect, and keeps on trying until it is dropped.
-    pub(crate) fn start(target: Target, address: String, runtime: &Handle) -> Self {
+    pub(crate) fn start(
+        target: &Target,
+        address: String,
+        connections: u8,
+        runtime: &Handle,
+    ) -> Self {
+        let looking = (0..connections).map(|_| SingleFlight::new());
         Self {
-            connection: Connection::start(target, address.clone(), runtime),
+            connections: Connections::start(target, address.clone(), connections, runtime),
             scripts: Arc::new(Scripts::new(runtime)),
             runtime: runtime.clone(),
-            looking: SingleFlight::new(),
+            looking: looking.collect(),
             address,
         }
     }
@@ -48,18 +55,18 @@ impl<L: Lane> Node<L> {
         &self.address
     }
 
-    /// The client, while it is connected.
+    /// A client that is connected.
     pub(crate) fn client(&self) -> Result<L::Client, StoreError> {
-        self.connection.current().client
+        self.connections.current().client
     }
 
     pub(crate) async fn settled(&self, deadline: Instant) -> Current<L::Client> {
-        self.connection.settled(deadline).await
+        self.connections.settled(deadline).await
     }
 
-    /// Waits for the connection.
+    /// Waits for the connections.
     pub(crate) async fn wait(&self, patience: Duration) -> Result<(), StoreError> {
-        self.connection.wait(patience).await
+        self.connections.wait(patience).await
     }
 
     /// Loads `scripts`, which spares the first checks a round trip, and looks whether the server may forget buckets. A failure shows
@@ -117,8 +124,9 @@ impl<L: Lane> Node<L> {
             return;
         }
         let current = current.clone();
-        let (scripts, complaints) = (self.scripts.clone(), self.connection.complaints());
-        self.looking.join(&self.runtime, async move {
+        let (scripts, place) = (self.scripts.clone(), current.place);
+        let complaints = self.connections.complaints(place);
+        self.looking[place].join(&self.runtime, async move {
             let fault = match (kind, current.client) {
                 (ErrorKind::ReadOnly, _) => Some(Fault::ReadOnly),
                 (_, Ok(client)) => {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tokio::{
     runtime::Handle,
-    time::{Instant, timeout_at},
+    time::{Instant, timeout, timeout_at},
 };
 use tollgate_core::{ErrorKind, StoreError};
 
@@ -100,7 +100,13 @@ impl Script {
         let call = || call_once(client, args(&self.sha), asking, deadline);
         match call().await {
             Err(error) if error.kind() == ErrorKind::NoScript => {
-                self.load(client, deadline).await?;
+                match self.load(client, deadline).await {
+                    // It may have been another connection that was lost over it.
+                    Err(error) if error.kind() == ErrorKind::Io => {
+                        self.load(client, deadline).await?;
+                    }
+                    loaded => loaded?,
+                }
                 call().await
             }
             outcome => outcome,
@@ -132,11 +138,13 @@ impl Script {
     /// Whether the connection answers nothing for much longer than a check. A server that is merely slow does
     /// answer, and loading again is what every user of the script may do.
     pub(crate) async fn is_silent(&self, client: &impl Client) -> bool {
-        let loaded = self
-            .load(client, Instant::now() + config::SETUP_TIMEOUT)
-            .await;
-        // An error without a reply means that the queue is full, or the connection gone already.
-        matches!(loaded, Err(error) if matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io))
+        // Not together with others, who may have other connections.
+        match timeout(config::SETUP_TIMEOUT, client.script_load(self.source)).await {
+            // An error without a reply means that the queue is full, or the connection gone already.
+            Ok(Err(error)) => matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io),
+            Ok(Ok(())) => false,
+            Err(_) => true,
+        }
     }
 }
 

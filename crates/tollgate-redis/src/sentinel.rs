@@ -4,6 +4,7 @@ use std::{error::Error, sync::Arc, time::Duration};
 
 use fred::types::config::Server;
 use tokio::{
+    sync::{Mutex, watch},
     task::JoinSet,
     time::{Instant, sleep, timeout_at},
 };
@@ -28,15 +29,35 @@ const LOOK: Duration = Duration::from_secs(3);
 /// The sentinels, and how to get into them and into what they name.
 #[derive(Debug)]
 pub(crate) struct Sentinels {
-    pub(crate) hosts: Vec<Server>,
-    pub(crate) service: String,
+    hosts: Vec<Server>,
+    service: String,
     /// To the sentinels.
-    pub(crate) sentinels: Access,
+    sentinels: Access,
     /// To the servers.
-    pub(crate) servers: Access,
+    servers: Access,
+    /// Whom the latest connection of all led to.
+    latest: watch::Sender<Option<Server>>,
+    /// Held by the one connection that looks for another primary, for all.
+    looking: Mutex<()>,
 }
 
 impl Sentinels {
+    pub(crate) fn new(
+        hosts: Vec<Server>,
+        service: String,
+        sentinels: Access,
+        servers: Access,
+    ) -> Self {
+        Self {
+            hosts,
+            service,
+            sentinels,
+            servers,
+            latest: watch::Sender::new(None),
+            looking: Mutex::new(()),
+        }
+    }
+
     /// Asks the sentinels for the primary and connects to it.
     ///
     /// All are asked at the same time. What most of them say is tried first, so that one whose knowledge is
@@ -46,7 +67,10 @@ impl Sentinels {
         let mut last = None;
         for server in self.ask::<L>().await? {
             match self.servers.open_at::<L>(server.clone()).await {
-                Ok(lane) if is_primary(&lane).await => return Ok((lane, server)),
+                Ok(lane) if is_primary(&lane).await => {
+                    self.latest.send_replace(Some(server.clone()));
+                    return Ok((lane, server));
+                }
                 Ok(_) => last = Some(unknown("the sentinels name a server that is no primary")),
                 Err(error) => last = Some(error),
             }
@@ -54,11 +78,22 @@ impl Sentinels {
         Err(last.unwrap_or_else(|| unknown("no sentinel knows the primary")))
     }
 
-    /// Waits until a sentinel names another server than `current` that says of itself that it is a primary.
+    /// Waits until a sentinel names another server than `current` that says of itself that it is a primary, or
+    /// another connection leads elsewhere.
     ///
-    /// One of them is asked at a time, so that a fleet is no burden to them. If its knowledge is old, all of
-    /// them decide when the next connection is made.
+    /// One connection looks for all, and one sentinel is asked at a time, so that a fleet is no burden to them.
+    /// If its knowledge is old, all of them decide when the next connection is made.
     pub(crate) async fn replaced<L: Lane>(&self, current: &Server) {
+        let mut latest = self.latest.subscribe();
+        let elsewhere = latest.wait_for(|server| server.as_ref() != Some(current));
+        tokio::select! {
+            _ = elsewhere => {}
+            () = self.look::<L>(current) => {}
+        }
+    }
+
+    async fn look<L: Lane>(&self, current: &Server) {
+        let _alone = self.looking.lock().await;
         loop {
             sleep(LOOK.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
             let host = &self.hosts[fastrand::usize(..self.hosts.len())];

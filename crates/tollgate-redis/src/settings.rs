@@ -15,6 +15,10 @@ use fred::types::{
     RespVersion,
     config::{Config, Server},
 };
+use tollgate_core::KeySpace;
+
+/// More would serve nobody, and a mistake in the setting would take all that the servers have.
+const MOST_CONNECTIONS: u8 = 64;
 
 /// Settings of a [`RedisStore`](crate::RedisStore) as data, such as a section of a TOML file (with the feature
 /// `serde`). Everything but the URL has a default. A password may stand in one place only.
@@ -59,6 +63,16 @@ pub struct RedisSettings {
     /// The version of the protocol: 2, the default, or 3.
     #[cfg_attr(feature = "serde", serde(default = "default_resp"))]
     pub resp: u8,
+    /// How many connections to keep to each server, 1 to 64. 1 by default.
+    #[cfg_attr(feature = "serde", serde(default = "default_connections"))]
+    pub connections: u8,
+    /// What all keys start with. `tg` by default. Neither empty nor with braces.
+    #[cfg_attr(feature = "serde", serde(default = "default_key_prefix"))]
+    pub key_prefix: String,
+    /// The word before the ids of tenants in the hash tag, `[a-z][a-z0-9_-]*`. By default `tenant`, as in
+    /// `tg:{tenant:42}:default`.
+    #[cfg_attr(feature = "serde", serde(default = "default_tag_scope"))]
+    pub tag_scope: String,
     /// How to use TLS; only with a URL that asks for it, and with the feature `tls`.
     #[cfg_attr(feature = "serde", serde(default))]
     pub tls: TlsSettings,
@@ -114,6 +128,9 @@ impl RedisSettings {
             password_file: None,
             database: None,
             resp: default_resp(),
+            connections: default_connections(),
+            key_prefix: default_key_prefix(),
+            tag_scope: default_tag_scope(),
             tls: TlsSettings::default(),
             sentinel: SentinelSettings::default(),
         }
@@ -149,33 +166,51 @@ impl RedisSettings {
             let problem = "the URL names no sentinels; write redis-sentinel://";
             return Err(ConnectError::setting("sentinel", problem));
         }
-        Ok(match place.topology {
-            Topology::Standalone(server) => Plan::Single {
-                address: server
-                    .hosts()
-                    .first()
-                    .map(ToString::to_string)
-                    .unwrap_or_default(),
-                target: Target::Server(Arc::new(access.with_database(database)), server),
-            },
-            Topology::Cluster(seeds) => Plan::Cluster {
-                address: listed(&seeds),
-                access: Arc::new(access),
-                seeds,
-            },
-            Topology::Sentinel { hosts, service } => Plan::Single {
-                address: format!("{service} by {}", listed(&hosts)),
-                target: Target::Sentinels(Arc::new(Sentinels {
-                    hosts,
-                    service,
-                    sentinels: Access {
-                        login: self.sentinel.login()?,
-                        ..access.clone()
-                    },
-                    servers: access.with_database(database),
-                })),
-            },
+        let (servers, address) = match place.topology {
+            Topology::Standalone(server) => {
+                let address = server.hosts().first().map(ToString::to_string);
+                let access = Arc::new(access.with_database(database));
+                let target = Target::Server(access, server);
+                (Servers::Single(target), address.unwrap_or_default())
+            }
+            Topology::Cluster(seeds) => {
+                let (address, access) = (listed(&seeds), Arc::new(access));
+                (Servers::Cluster { access, seeds }, address)
+            }
+            Topology::Sentinel { hosts, service } => {
+                let address = format!("{service} by {}", listed(&hosts));
+                let sentinels = Access {
+                    login: self.sentinel.login()?,
+                    ..access.clone()
+                };
+                let servers = access.with_database(database);
+                let sentinels = Sentinels::new(hosts, service, sentinels, servers);
+                let target = Target::Sentinels(Arc::new(sentinels));
+                (Servers::Single(target), address)
+            }
+        };
+        Ok(Plan {
+            servers,
+            address,
+            connections: self.connections()?,
+            deadline: self.deadline,
+            keys: self.keys()?,
         })
+    }
+
+    fn connections(&self) -> Result<u8, ConnectError> {
+        if (1..=MOST_CONNECTIONS).contains(&self.connections) {
+            return Ok(self.connections);
+        }
+        let problem = format!("it must be 1 to {MOST_CONNECTIONS}");
+        Err(ConnectError::setting("connections", problem))
+    }
+
+    fn keys(&self) -> Result<KeySpace, ConnectError> {
+        let keys = KeySpace::new(&self.key_prefix)
+            .map_err(|error| ConnectError::setting("key_prefix", error.to_string()))?;
+        keys.with_tag_scope(&self.tag_scope)
+            .map_err(|error| ConnectError::setting("tag_scope", error.to_string()))
     }
 
     fn check_tls(&self, place: &Place) -> Result<(), ConnectError> {
@@ -228,15 +263,23 @@ impl RedisSettings {
 
 /// What the settings come to.
 #[derive(Debug)]
-pub(crate) enum Plan {
-    Single {
-        target: Target,
-        address: String,
-    },
+pub(crate) struct Plan {
+    pub(crate) servers: Servers,
+    /// For logs and errors.
+    pub(crate) address: String,
+    /// To each server.
+    pub(crate) connections: u8,
+    pub(crate) deadline: Duration,
+    pub(crate) keys: KeySpace,
+}
+
+/// Where the servers are.
+#[derive(Debug)]
+pub(crate) enum Servers {
+    Single(Target),
     Cluster {
         access: Arc<Access>,
         seeds: Vec<Server>,
-        address: String,
     },
 }
 
@@ -251,6 +294,18 @@ const fn default_deadline() -> Duration {
 
 const fn default_resp() -> u8 {
     2
+}
+
+const fn default_connections() -> u8 {
+    1
+}
+
+fn default_key_prefix() -> String {
+    "tg".to_owned()
+}
+
+fn default_tag_scope() -> String {
+    "tenant".to_owned()
 }
 
 #[cfg(feature = "serde")]
@@ -270,6 +325,9 @@ impl fmt::Debug for RedisSettings {
             .field("password_file", &self.password_file)
             .field("database", &self.database)
             .field("resp", &self.resp)
+            .field("connections", &self.connections)
+            .field("key_prefix", &self.key_prefix)
+            .field("tag_scope", &self.tag_scope)
             .field("tls", &self.tls)
             .finish_non_exhaustive()
     }
@@ -320,7 +378,7 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named() {
-        let cases: [Case<RedisSettings>; 12] = [
+        let cases: [Case<RedisSettings>; 18] = [
             ("resp", |it| it.resp = 4),
             ("password", |it| it.password = Some("hunter2".into())),
             ("username", |it| it.username = Some("other".into())),
@@ -348,6 +406,12 @@ mod tests {
                 it.url = "redis://host/1".into();
                 it.database = Some(1);
             }),
+            ("connections", |it| it.connections = 0),
+            ("connections", |it| it.connections = 65),
+            ("key_prefix", |it| it.key_prefix = String::new()),
+            ("key_prefix", |it| it.key_prefix = "a{b}".into()),
+            ("tag_scope", |it| it.tag_scope = "Tenant".into()),
+            ("tag_scope", |it| it.tag_scope = "global".into()),
             ("tls", |it| it.tls.ca_file = Some("ca.pem".into())),
             ("sentinel", |it| {
                 it.sentinel.password = Some("hunter2".into())
@@ -428,6 +492,9 @@ mod tests {
             password_file = "/run/secrets/redis"
             database = 2
             resp = 3
+            connections = 4
+            key_prefix = "shop"
+            tag_scope = "user"
 
             [sentinel]
             password = "other"
@@ -440,6 +507,9 @@ mod tests {
         expected.password_file = Some("/run/secrets/redis".into());
         expected.database = Some(2);
         expected.resp = 3;
+        expected.connections = 4;
+        expected.key_prefix = "shop".into();
+        expected.tag_scope = "user".into();
         expected.sentinel.password = Some("other".into());
         assert_eq!(settings, expected);
 

@@ -2,15 +2,15 @@
 
 use std::fmt;
 
-use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, Store};
+use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture, KeySpace, Store};
 
 use crate::{ConnectError, RedisStoreBuilder, engine::Engine, fred_lane::FredLane};
 
 /// Token buckets in Redis or Valkey: one `EVALSHA` per check, through the client library `fred`; or one
 /// for several, if many are in flight at a time.
 ///
-/// Clones are cheap and share one connection, or one for each primary of a cluster. It is closed when the last clone, the last
-/// [`Heartbeats`](crate::Heartbeats) and the last pending check are dropped.
+/// Clones are cheap and share the connections: one to each server unless told otherwise. They are closed when
+/// the last clone, the last [`Heartbeats`](crate::Heartbeats) and the last pending check are dropped.
 #[derive(Clone)]
 pub struct RedisStore {
     pub(crate) engine: Engine<FredLane>,
@@ -80,6 +80,11 @@ impl Store for RedisStore {
     /// Each primary of a cluster has a number of its own, as long as it is in use.
     fn node(&self, tag: &str) -> usize {
         self.engine.node(tag)
+    }
+
+    /// As the settings `key_prefix` and `tag_scope` say.
+    fn keys(&self) -> KeySpace {
+        self.engine.keys().clone()
     }
 }
 

@@ -1,6 +1,9 @@
 //! Who replaces connections.
 
-use std::pin::pin;
+use std::{
+    pin::pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 use fred::types::config::Server;
 use tokio::{
@@ -10,7 +13,7 @@ use tokio::{
 use tollgate_core::StoreError;
 
 use crate::{
-    connection::{Complaint, Current, Fault},
+    connections::{Complaint, Current, Fault},
     failure,
     journal::Journal,
     lane::Lane,
@@ -18,16 +21,18 @@ use crate::{
     target::Target,
 };
 
-/// Keeps one connection up: when it ends, or is of no use, it makes the next one.
+/// Keeps one place filled: when it ends, or is of no use, it makes the next one.
 ///
-/// Never more than one attempt at a time, with the pauses of [`Pauses`] between them, so that a fleet of
+/// Never more than one attempt at a time for a place, with the pauses of [`Pauses`] between them, so that a fleet of
 /// replicas does not storm a server that comes back.
 pub(crate) struct Supervisor<L: Lane> {
     target: Target,
-    publish: watch::Sender<Current<L::Client>>,
+    place: usize,
+    /// For all places.
+    publish: watch::Sender<Box<[Current<L::Client>]>>,
     complaints: mpsc::Receiver<Complaint>,
     pauses: Pauses,
-    journal: Journal,
+    journal: Arc<Mutex<Journal>>,
     number: u64,
 }
 
@@ -42,16 +47,18 @@ enum End {
 impl<L: Lane> Supervisor<L> {
     pub(crate) fn new(
         target: Target,
-        address: String,
-        publish: watch::Sender<Current<L::Client>>,
+        place: usize,
+        publish: watch::Sender<Box<[Current<L::Client>]>>,
         complaints: mpsc::Receiver<Complaint>,
+        journal: Arc<Mutex<Journal>>,
     ) -> Self {
         Self {
             target,
+            place,
             publish,
             complaints,
             pauses: Pauses::new(),
-            journal: Journal::new(address),
+            journal,
             number: 0,
         }
     }
@@ -62,7 +69,8 @@ impl<L: Lane> Supervisor<L> {
         // there is a better one.
         let mut kept = None;
         loop {
-            self.publish.send_if_modified(|now| {
+            self.publish.send_if_modified(|all| {
+                let now = &mut all[self.place];
                 // To those who use a connection that is still up, another one is no news.
                 let news = now.client.is_err() && !now.connecting;
                 now.connecting = true;
@@ -75,13 +83,14 @@ impl<L: Lane> Supervisor<L> {
                 }
                 Err(error) => {
                     drop(kept.take());
-                    self.down(error);
+                    self.down(&error);
                 }
             }
             let pause = self.pauses.next_pause();
             if !pause.is_zero() {
-                self.publish
-                    .send_if_modified(|now| std::mem::replace(&mut now.connecting, false));
+                self.publish.send_if_modified(|all| {
+                    std::mem::replace(&mut all[self.place].connecting, false)
+                });
                 sleep(pause).await;
             }
         }
@@ -101,24 +110,24 @@ impl<L: Lane> Supervisor<L> {
         } else {
             drop(former);
             self.pauses.reset();
-            self.journal.up();
+            self.journal().up();
             self.end(&mut lane, primary).await
         };
         match end {
             End::Lost(error) => {
-                self.down(error);
+                self.down(&error);
                 None
             }
             End::Useless(Fault::Silent) => {
-                self.down(failure::silent());
+                self.down(&failure::silent());
                 None
             }
             End::Useless(Fault::ReadOnly) => {
-                self.journal.read_only();
+                self.journal().read_only();
                 Some(lane)
             }
             End::Useless(Fault::Replaced) => {
-                self.journal.replaced();
+                self.journal().replaced();
                 Some(lane)
             }
         }
@@ -142,20 +151,27 @@ impl<L: Lane> Supervisor<L> {
 
     fn up(&mut self, client: L::Client) {
         self.number += 1;
-        self.publish.send_replace(Current {
-            number: self.number,
-            client: Ok(client),
-            connecting: false,
-        });
+        self.publish(Ok(client), false);
     }
 
-    fn down(&mut self, error: StoreError) {
-        self.journal.down(&error);
-        self.publish.send_replace(Current {
+    fn down(&self, error: &StoreError) {
+        // Connecting, until it turns out that there is a pause first.
+        self.publish(Err(error.clone()), true);
+        let others = self.publish.borrow().iter().any(|it| it.client.is_ok());
+        self.journal().down(error, others);
+    }
+
+    fn publish(&self, client: Result<L::Client, StoreError>, connecting: bool) {
+        let current = Current {
+            place: self.place,
             number: self.number,
-            client: Err(error),
-            // Until it turns out that there is a pause first.
-            connecting: true,
-        });
+            client,
+            connecting,
+        };
+        self.publish.send_modify(|all| all[self.place] = current);
+    }
+
+    fn journal(&self) -> MutexGuard<'_, Journal> {
+        self.journal.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

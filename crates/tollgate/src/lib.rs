@@ -34,8 +34,9 @@ pub use bytes;
 pub use http;
 pub use tollgate_core::{
     ANONYMOUS, ChargeState, Clock, Cost, Decision, EmptyId, ErrorKind, InvalidIpv6Prefix,
-    InvalidName, InvalidQuota, Ipv6Prefix, KeySpace, Limit, LimitDecision, LimitName, ManualClock,
-    MemoryStore, Quota, Rate, Source, Store, StoreError, Tenant, Verdict, Wait,
+    InvalidName, InvalidPrefix, InvalidQuota, InvalidTagScope, Ipv6Prefix, KeySpace, Limit,
+    LimitDecision, LimitName, ManualClock, MemoryStore, Quota, Rate, Source, Store, StoreError,
+    Tenant, Verdict, Wait,
 };
 pub use tollgate_limiter::{
     BreakerSettings, BreakerState, BuildError, DnsReplicas, FailurePolicy, InvalidReplicas,
@@ -60,4 +61,7 @@ pub use tollgate_quota::{PostgresSource, PostgresSourceBuilder};
 pub use tollgate_redis::RedisRsStore;
 #[cfg(feature = "redis")]
 #[cfg_attr(docsrs, doc(cfg(feature = "redis")))]
-pub use tollgate_redis::{ConnectError, Heartbeats, RedisStore, RedisStoreBuilder};
+pub use tollgate_redis::{
+    ConnectError, Heartbeats, RedisSettings, RedisStore, RedisStoreBuilder, SentinelSettings,
+    TlsSettings,
+};

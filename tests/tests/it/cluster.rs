@@ -1,7 +1,8 @@
 //! A cluster: each tenant's buckets on one primary, and what becomes of them when primaries change.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
+    num::NonZeroU8,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -14,10 +15,17 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tollgate::{Cost, FailurePolicy, Limiter, Quotas, Source, Tenant};
-use tollgate_core::{Adjustment, ChargeState, Check, Decision, ErrorKind, Store, StoreError};
+use tollgate_core::{
+    Adjustment, ChargeState, Check, Decision, ErrorKind, KeySpace, LimitName, ReplicaCount, Store,
+    StoreError, conformance,
+};
+use tollgate_limiter::Shards;
 use tollgate_tests::{Cluster, RedisClient, change, charge, check, quota, with_each_client};
 
-use crate::support::{decide, remaining};
+use crate::{
+    conformance::{OnServer, on},
+    support::{decide, remaining, until},
+};
 
 /// After the cluster is whole again.
 const BACK_WITHIN: Duration = Duration::from_secs(7);
@@ -363,12 +371,13 @@ async fn the_documented_user_suffices_on_a_cluster<S: RedisClient>() {
     }
     let url = format!("redis-cluster://tollgate:secret@{}", cluster.addresses());
     for resp in [2, 3] {
-        let builder = S::builder(&url).strict(true).resp(resp);
-        let store = S::open(builder.deadline(DEADLINE)).await.expect("a store");
+        let store = on::<S>(&url, |it| it.resp(resp)).await;
         for node in 0..3 {
             let decision = decide(&store, hourly(&tenant_on(&cluster, node))).await;
             assert!(decision.is_allowed());
         }
+        // Nothing that a store does needs more.
+        conformance::run(&OnServer(store)).await;
     }
     for node in 0..3 {
         let mut connection = cluster.node(node).connection();
@@ -377,6 +386,51 @@ async fn the_documented_user_suffices_on_a_cluster<S: RedisClient>() {
             .query(&mut connection)
             .expect("ACL LOG");
         assert!(denials.is_empty(), "{denials:?}");
+    }
+}
+
+async fn replicas_are_counted_on_a_cluster<S: RedisClient>() {
+    let cluster = Cluster::start();
+    let (one, two) = (store::<S>(&cluster).await, store::<S>(&cluster).await);
+    let group = LimitName::new("shop").expect("a name");
+    let count = |store: &S| store.count_replicas(&group, Duration::from_millis(200));
+    let (a, b) = (count(&one), count(&two));
+    until(async || [&a, &b].iter().all(|it| it.replicas() == 2)).await;
+
+    // Its primary is lost; the last number is kept, and counted on by the next one.
+    let key = KeySpace::default().replicas(&group);
+    let primary = cluster.owner_of(&key);
+    let _cluster = replaced(cluster, primary, key, move |cluster| {
+        cluster.node_mut(primary).kill();
+    })
+    .await;
+    assert_eq!((a.replicas(), b.replicas()), (2, 2));
+    let c = count(&one);
+    until(async || [&a, &b, &c].iter().all(|it| it.replicas() == 3)).await;
+    drop(c);
+    until(async || [&a, &b].iter().all(|it| it.replicas() == 2)).await;
+}
+
+/// What one primary cannot decide alone is decided by all.
+async fn shards_of_a_tenant_are_on_different_primaries<S: RedisClient>() {
+    let cluster = Cluster::start();
+    let store = store::<S>(&cluster).await;
+    let key = &hourly("hot").charges()[0].key.clone();
+    let nodes: HashSet<_> = (0..8).map(|i| store.node(key.shard(i).tag())).collect();
+    assert_eq!(nodes.len(), 3, "eight shards are on all primaries");
+
+    let calls = || [0, 1, 2].map(|node| cluster.node(node).calls("evalsha"));
+    let before = calls();
+    let shards = Shards::new(store);
+    let eight = NonZeroU8::new(8).expect("not 0");
+    let check = check("hot", quota(240, "240/d"), 1).with_shards(eight);
+    let mut granted = 0;
+    while decide(&shards, check.clone()).await.is_allowed() {
+        granted += 1;
+    }
+    assert_eq!(granted, 240, "together as many as one bucket has");
+    for (node, (now, then)) in calls().into_iter().zip(before).enumerate() {
+        assert!(now > then, "primary {node} was not asked");
     }
 }
 
@@ -406,5 +460,7 @@ with_each_client! {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] a_new_primary_is_used_as_soon_as_a_slot_is_there
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] primaries_that_fail_concern_nobody_else_and_are_replaced
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_documented_user_suffices_on_a_cluster
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] replicas_are_counted_on_a_cluster
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] shards_of_a_tenant_are_on_different_primaries
     #[tokio::test] a_cluster_that_is_not_there_is_named_and_awaited
 }

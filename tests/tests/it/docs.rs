@@ -2,8 +2,10 @@
 
 use std::{fs, path::Path, process::Command, time::Duration};
 
+use serde::Deserialize;
 use serde_json::Value;
 use tokio::time::timeout;
+use tollgate::RedisSettings;
 use tollgate_core::{Adjustment, LimitName, Store};
 use tollgate_quota::{Allowance, Change, HttpSource, LimitsFile, PostgresSource, QuotaSource};
 use tollgate_redis::RedisStore;
@@ -13,6 +15,8 @@ use wiremock::{Mock, MockServer, ResponseTemplate, matchers::path};
 const LUA_MD: &str = include_str!("../../../docs/lua.md");
 const QUOTAS_MD: &str = include_str!("../../../docs/quotas.md");
 const README: &str = include_str!("../../../README.md");
+const TOPOLOGIES_MD: &str = include_str!("../../../docs/topologies.md");
+const REDIS_README: &str = include_str!("../../../crates/tollgate-redis/README.md");
 
 /// Nothing takes so long, on a busy machine either.
 const LONG: Duration = Duration::from_secs(20);
@@ -136,6 +140,81 @@ fn the_limits_file_of_the_readme_is_valid() {
     let file = blocks.iter().find(|it| it.starts_with("[limits."));
     let parsed = LimitsFile::parse(file.expect("such a block"), "README.md");
     assert_eq!(parsed.expect("valid").quotas.limits().len(), 2);
+}
+
+#[derive(Deserialize)]
+struct Config {
+    redis: RedisSettings,
+}
+
+#[test]
+fn the_section_of_the_page_on_topologies_is_read() {
+    let (section, _) = block(TOPOLOGIES_MD, "toml");
+    let config: Config = toml::from_str(section).expect("good settings");
+    let mut expected = RedisSettings::new("rediss-cluster://node-0:6379,node-1:6379");
+    expected.username = Some("tollgate".into());
+    expected.password_file = Some("/run/secrets/redis".into());
+    expected.resp = 3;
+    expected.connections = 2;
+    expected.key_prefix = "shop".into();
+    expected.tls.ca_file = Some("/etc/tollgate/redis-ca.pem".into());
+    expected.tls.server_name = Some("redis.internal".into());
+    assert_eq!(config.redis, expected);
+}
+
+/// The names of the fields of a section, as the error for one that is not there lists them.
+fn fields(section: &str) -> Vec<String> {
+    let text = format!("url = \"redis://a\"\n{section}\nno_such_field = 1");
+    let error = toml::from_str::<RedisSettings>(&text).expect_err("no such field");
+    let (_, expected) = error
+        .message()
+        .split_once("expected one of ")
+        .expect(section);
+    let names = expected
+        .split(", ")
+        .map(|name| name.trim_matches('`').to_owned());
+    names.collect()
+}
+
+#[test]
+fn the_pages_name_every_setting_and_its_default() {
+    let mut all = fields("");
+    for section in ["tls", "sentinel"] {
+        all.retain(|name| name != section);
+        let inner = fields(&format!("[{section}]"));
+        all.extend(inner.into_iter().map(|name| format!("{section}.{name}")));
+    }
+    assert_eq!(all.len(), 20, "{all:?}");
+    let mut rows = TOPOLOGIES_MD
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `")?.split_once("` | "))
+        .filter(|(name, _)| all.iter().any(|field| field == name));
+    for field in &all {
+        let (name, _) = rows.next().expect(field);
+        assert_eq!(name, field, "in the order of the fields");
+        // The other page puts some in one row, by their last names.
+        let last = field.rsplit('.').next().expect("a name");
+        let shown = [format!("`{field}`"), format!("`.{last}`")];
+        assert!(shown.iter().any(|it| REDIS_README.contains(it)), "{field}");
+    }
+    assert!(rows.next().is_none());
+
+    let least = RedisSettings::new("redis://a");
+    let quoted = |text: &str| format!("\"{text}\"");
+    for (field, default) in [
+        ("deadline_ms", least.deadline.as_millis().to_string()),
+        ("strict", least.strict.to_string()),
+        ("database", least.database.unwrap_or_default().to_string()),
+        ("resp", least.resp.to_string()),
+        ("connections", least.connections.to_string()),
+        ("key_prefix", quoted(&least.key_prefix)),
+        ("tag_scope", quoted(&least.tag_scope)),
+    ] {
+        let row = format!("| `{field}` | ");
+        let row = TOPOLOGIES_MD.lines().find(|line| line.starts_with(&row));
+        let cell = row.and_then(|row| row.split(" | ").nth(2));
+        assert_eq!(cell, Some(format!("`{default}`").as_str()), "{field}");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -9,8 +9,9 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::FailurePolicy;
 use tollgate_quota::{Change, PostgresSource, QuotaSource};
+use tollgate_redis::RedisSettings;
 use tollgate_tests::{
-    Fault, FaultProxy, PostgresServer, RedisClient, RedisServer, with_each_client,
+    Fault, FaultProxy, PostgresServer, RedisClient, RedisServer, check, quota, with_each_client,
 };
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
@@ -132,7 +133,68 @@ async fn a_server_that_may_forget_buckets_in_use_is_told_once<S: RedisClient>() 
     }
 }
 
+async fn one_lost_of_several_connections_is_told_as_that<S: RedisClient>() {
+    let (lines, _caught) = catch();
+    let server = RedisServer::start();
+    let builder = S::builder(&server.url()).strict(true).connections(3);
+    let store = S::open(builder).await.expect("a store");
+    let mut connection = server.connection();
+    let mut run = |command: &[&str]| {
+        let mut cmd = redis::cmd(command[0]);
+        let done = cmd
+            .arg(&command[1..])
+            .query::<redis::Value>(&mut connection);
+        done.expect("done")
+    };
+    // Ours and two of the store's are as many as it takes.
+    run(&["CONFIG", "SET", "maxclients", "3"]);
+    let list = run(&["CLIENT", "LIST", "TYPE", "normal"]);
+    let list: String = redis::from_redis_value(list).expect("a text");
+    let ids = list.lines().map(|line| line.split([' ', '=']).nth(1));
+    let own: String = redis::from_redis_value(run(&["CLIENT", "ID"])).expect("a number");
+    let other = ids.flatten().find(|id| *id != own).expect("the store's");
+    run(&["CLIENT", "KILL", "ID", other]);
+    sleep(Duration::from_millis(1_500)).await;
+    let said = lines.take();
+    let fewer = |line: &&String| line.contains("WARN") && line.contains("fewer connections");
+    assert_eq!(said.iter().filter(fewer).count(), 1, "{said:#?}");
+    assert!(
+        !said.iter().any(|line| line.contains("no connection")),
+        "{said:#?}"
+    );
+    drop(store);
+}
+
+async fn no_secret_is_logged<S: RedisClient>() {
+    let (lines, _caught) = catch();
+    let server = RedisServer::start_with(&["--requirepass", "secret"]);
+    let host = format!("127.0.0.1:{}", server.port());
+    for url in [
+        format!("redis://hunter2:hunter2@{host}"),
+        format!("redis-cluster://:hunter2@{host}"),
+        format!("redis-sentinel://:hunter2@{host}/primary"),
+    ] {
+        let mut settings = RedisSettings::new(&url);
+        if url.starts_with("redis-sentinel") {
+            settings.sentinel.password = Some("hunter2".into());
+        }
+        let store = S::open(settings.into())
+            .await
+            .expect("it starts all the same");
+        let error = store.check(check("a", quota(10, "1/h"), 1)).await;
+        tracing::warn!(error = %error.expect_err("no login"), ?store);
+    }
+    let said = lines.take();
+    assert!(said.len() >= 6, "{said:#?}");
+    assert!(
+        !said.iter().any(|line| line.contains("hunter2")),
+        "{said:#?}"
+    );
+}
+
 with_each_client! {
+    #[tokio::test] one_lost_of_several_connections_is_told_as_that
+    #[tokio::test] no_secret_is_logged
     #[tokio::test] an_outage_is_told_when_it_starts_and_when_it_ends
     #[tokio::test] a_server_that_may_forget_buckets_in_use_is_told_once
 }

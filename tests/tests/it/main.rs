@@ -11,6 +11,7 @@ mod cluster;
 mod coalesce;
 mod conformance;
 mod connection;
+mod connections;
 mod denials;
 mod docs;
 mod error_kinds;

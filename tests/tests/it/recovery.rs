@@ -1,11 +1,11 @@
 //! A Redis that comes back, or is another one by now: shared limits return by themselves, and nobody storms
 //! the server.
 
-use std::time::Duration;
+use std::{fs, os::unix::fs::symlink, time::Duration};
 
 use tokio::time::{Instant, sleep};
 use tollgate::FailurePolicy;
-use tollgate_tests::{Fault, FaultProxy, RedisClient, RedisServer, with_each_client};
+use tollgate_tests::{Fault, FaultProxy, RedisClient, RedisServer, check, quota, with_each_client};
 
 use crate::faults::{BACK_WITHIN, DEADLINE, Load, Replica, one_of_each};
 
@@ -89,6 +89,67 @@ async fn a_moved_address_is_followed<S: RedisClient>() {
     assert!(replica.charged(&new) > 0);
 }
 
+/// A name is looked up for each connection, and version 3 logs in anew on each.
+async fn a_name_that_leads_elsewhere_is_followed_with_version_3<S: RedisClient>() {
+    let start = || RedisServer::start_with(&["--requirepass", "secret"]);
+    let (old, new) = (start(), start());
+    let proxy = FaultProxy::start(old.port());
+    let url = format!("redis://:secret@localhost:{}", proxy.port());
+    follows::<S>(&url, old, || proxy.retarget(new.port())).await;
+}
+
+/// A path is a name as well.
+async fn a_socket_that_leads_elsewhere_is_followed_with_version_3<S: RedisClient>() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let start = |name: &str| {
+        let socket = path(name);
+        RedisServer::start_with(&["--requirepass", "secret", "--unixsocket", &socket])
+    };
+    let (old, _new) = (start("old"), start("new"));
+    let point = |name: &str| {
+        // Another one first: a link cannot be made where one is, but be moved there.
+        symlink(path(name), path("next")).expect("a link");
+        fs::rename(path("next"), path("redis.sock")).expect("moved");
+    };
+    point("old");
+    let url = format!("unix://{}", path("redis.sock"));
+    follows::<S>(&url, old, || point("new")).await;
+}
+
+/// The old server is killed once the name has been made to lead elsewhere.
+async fn follows<S: RedisClient>(url: &str, mut old: RedisServer, point: impl FnOnce()) {
+    let builder = S::builder(url).strict(true).resp(3);
+    let builder = if url.contains("secret@") {
+        builder
+    } else {
+        builder.password("secret")
+    };
+    let store = S::open(builder.deadline(Duration::from_secs(10))).await;
+    let store = store.expect("a store");
+    let left = async || {
+        let answer = store.check(check("a", quota(10, "1/h"), 1)).await;
+        answer.map(|decision| decision.limits[0].remaining)
+    };
+    assert_eq!(left().await.expect("a decision"), Some(9));
+    point();
+    assert_eq!(left().await.expect("a decision"), Some(8), "not yet");
+    old.kill();
+    let killed = Instant::now();
+    let first = loop {
+        match left().await {
+            Ok(left) => break left,
+            Err(error) => assert!(killed.elapsed() < BACK_WITHIN, "{error}"),
+        }
+        sleep(Duration::from_millis(10)).await;
+    };
+    assert_eq!(
+        first,
+        Some(9),
+        "another server, on which the bucket is full"
+    );
+}
+
 async fn a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back<S: RedisClient>() {
     let server = RedisServer::start();
     let rights = ["~tg:*", "+evalsha", "+script|load", "+get", "+set", "+pttl"];
@@ -154,6 +215,8 @@ with_each_client! {
     #[tokio::test] a_demoted_primary_that_may_not_answer_from_old_data_is_left_as_well
     #[tokio::test] a_server_that_stays_read_only_is_not_stormed
     #[tokio::test] a_moved_address_is_followed
+    #[tokio::test] a_name_that_leads_elsewhere_is_followed_with_version_3
+    #[tokio::test] a_socket_that_leads_elsewhere_is_followed_with_version_3
     #[tokio::test] a_changed_password_is_no_loop_and_is_over_when_it_is_changed_back
     #[tokio::test] a_server_that_refuses_is_not_stormed
     #[tokio::test] a_server_that_is_silent_is_not_stormed

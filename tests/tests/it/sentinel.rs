@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
 use tollgate_core::{Check, Store};
+use tollgate_redis::RedisSettings;
 use tollgate_tests::{
-    Answer, RedisClient, RedisServer, Sentinels, StubServer, check, quota, with_each_client,
+    Answer, Authority, RedisClient, RedisServer, Sentinel, Sentinels, StubServer, TlsServer,
+    Validity, check, quota, with_each_client,
 };
 
 use crate::support::decide;
@@ -157,7 +159,79 @@ async fn a_name_that_the_sentinels_do_not_know_is_an_error<S: RedisClient>() {
     assert!(error.contains("no primary of this name"), "{error}");
 }
 
+/// The primary and the sentinel have a login each, and neither is tried at the other.
+async fn sentinels_have_a_login_of_their_own<S: RedisClient>() {
+    let primary = RedisServer::start_with(&["--requirepass", "primary"]);
+    let sentinel = Sentinel::start(
+        primary.port(),
+        "sentinel auth-pass tollgate primary\n\
+         user default off\n\
+         user tollgate on >sentinel resetchannels -@all +ping +sentinel|get-master-addr-by-name +client|id",
+    );
+    let url = format!(
+        "redis-sentinel://:primary@{}",
+        Sentinel::place(sentinel.port())
+    );
+    let mut settings = RedisSettings::new(&url);
+    settings.strict = true;
+    settings.deadline = Duration::from_secs(2);
+    settings.sentinel.username = Some("tollgate".into());
+    for (password, right) in [("hunter2", false), ("sentinel", true)] {
+        settings.sentinel.password = Some(password.into());
+        // It may not listen yet.
+        let since = Instant::now();
+        let opened = loop {
+            match S::open(settings.clone().into()).await {
+                Err(error) if error.to_string().contains("refused") => {
+                    assert!(since.elapsed() < BACK_WITHIN, "{error}");
+                }
+                opened => break opened,
+            }
+        };
+        match opened {
+            Ok(store) => assert!(right && decide(&store, hourly()).await.is_allowed()),
+            Err(error) => {
+                let text = format!("{error} {error:?}");
+                // What the server says, or what redis-rs makes of it.
+                let said = text.contains("WRONGPASS") || text.contains("AuthenticationFailed");
+                assert!(!right && said, "{text}");
+                assert!(!text.contains("hunter2"), "{text}");
+            }
+        }
+    }
+}
+
+/// Both speak nothing else, and show a certificate for another name than the address that the sentinel tells.
+async fn sentinels_and_their_primary_may_be_behind_tls<S: RedisClient>() {
+    let authority = Authority::new();
+    let pair = authority.sign("localhost", Validity::Current);
+    let primary = TlsServer::start(&pair, &authority, false);
+    let port = tollgate_tests::free_port();
+    let _sentinel = Sentinel::start(
+        primary.port(),
+        &format!(
+            "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\n\
+             tls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}",
+            pair.certificate.display(),
+            pair.key.display(),
+            authority.certificate().display()
+        ),
+    );
+    let url = format!("rediss-sentinel://{}", Sentinel::place(port));
+    let builder = S::builder(&url).deadline(BACK_WITHIN);
+    let builder = builder.ca_file(authority.certificate());
+    let named = S::open(builder.clone().server_name("localhost")).await;
+    is_back_on(&named.expect("good settings"), primary.plain()).await;
+    let error = S::open(builder.strict(true))
+        .await
+        .expect_err("another name");
+    let error = error.to_string().to_lowercase();
+    assert!(error.contains("certificate"), "{error}");
+}
+
 with_each_client! {
+    #[tokio::test] sentinels_have_a_login_of_their_own
+    #[tokio::test] sentinels_and_their_primary_may_be_behind_tls
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_primary_is_found_and_followed_through_failovers
     #[tokio::test] a_server_that_is_no_primary_is_not_used_whoever_names_it
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_documented_user_suffices_on_the_servers

@@ -26,7 +26,7 @@ fn keys(connection: &mut redis::Connection) -> BTreeSet<String> {
 }
 
 /// The slot of a key on a cluster, as its specification says: CRC16 of the hash tag.
-fn slot(key: &str) -> u16 {
+pub(crate) fn slot(key: &str) -> u16 {
     let (_, rest) = key.split_once('{').expect("a tag");
     let (tag, _) = rest.split_once('}').expect("a tag");
     let crc = tag.bytes().fold(0_u16, |crc, byte| {
@@ -78,6 +78,19 @@ fn slots_are_those_of_the_specification() {
     // `CLUSTER KEYSLOT` of the same keys.
     assert_eq!(slot("{123456789}"), 0x31c3);
     assert_eq!(slot("x{foo}y"), 12_182);
+}
+
+/// The shards of a tenant differ in the last digit of their tags. CRC16 is linear, so their slots differ by that
+/// digit's own remainder whoever the tenant is, and four of them are in four different quarters of all slots.
+#[test]
+fn four_shards_are_in_four_quarters_of_the_slots_whoever_the_tenant_is() {
+    for i in 0..1_000 {
+        let key = charge(&format!("tenant-{i}"), "default", quota(1, "1/s"), 1).key;
+        let quarters: BTreeSet<_> = (0..4)
+            .map(|i| slot(key.shard(i).as_str()) / 4_096)
+            .collect();
+        assert_eq!(quarters.len(), 4, "{key}");
+    }
 }
 
 #[tokio::test]

@@ -3,9 +3,13 @@
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use tollgate_core::Store;
+use tollgate_core::{Store, conformance};
 use tollgate_redis::{ConnectError, RedisStoreBuilder};
-use tollgate_tests::{Authority, RedisClient, TlsServer, Validity, check, quota, with_each_client};
+use tollgate_tests::{
+    Authority, Cluster, RedisClient, TlsServer, Validity, check, quota, with_each_client,
+};
+
+use crate::conformance::OnServer;
 
 fn builder<S: RedisClient>(url: &str, authority: &Authority) -> RedisStoreBuilder<S> {
     let builder = S::builder(url).strict(true);
@@ -98,7 +102,27 @@ async fn a_server_that_wants_a_certificate_gets_it<S: RedisClient>() {
     assert!(S::open(strange).await.is_err());
 }
 
+/// Its nodes tell their addresses, and show certificates for a name.
+async fn a_cluster_is_trusted_by_the_name_of_its_nodes<S: RedisClient>() {
+    let authority = Authority::new();
+    let pair = authority.sign("localhost", Validity::Current);
+    let cluster = Cluster::start_behind_tls(&pair, &authority);
+    let by_address = builder::<S>(&cluster.url(), &authority);
+    let named = S::open(by_address.clone().server_name("localhost").resp(3)).await;
+    conformance::run(&OnServer(named.expect("a store"))).await;
+    let calls = (0..3).map(|node| cluster.node(node).calls("evalsha"));
+    assert!(calls.min() > Some(0), "all primaries were asked");
+
+    let reason = refusal(by_address).await;
+    assert!(reason.contains("certificate"), "{reason}");
+    let stranger = Authority::new();
+    let strange = builder::<S>(&cluster.url(), &stranger);
+    let reason = refusal(strange.server_name("localhost")).await;
+    assert!(reason.contains("unknownissuer"), "{reason}");
+}
+
 with_each_client! {
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] a_cluster_is_trusted_by_the_name_of_its_nodes
     #[tokio::test] only_a_server_with_a_good_certificate_is_trusted
     #[tokio::test] a_certificate_that_expires_is_refused_and_its_successor_accepted
     #[tokio::test] a_server_that_wants_a_certificate_gets_it

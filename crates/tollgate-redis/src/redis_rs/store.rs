@@ -14,8 +14,8 @@ use crate::{
 /// It writes the calls of many tasks to the server together, which spares both sides system calls when many
 /// are in flight, and it hands an error reply to the one call that it answers.
 ///
-/// Clones are cheap and share one connection, or one for each primary of a cluster. It is closed when the last
-/// clone, the last [`Heartbeats`] and the last pending check are dropped.
+/// Clones are cheap and share the connections: one to each server unless told otherwise. They are closed when
+/// the last clone, the last [`Heartbeats`] and the last pending check are dropped.
 #[derive(Clone)]
 pub struct RedisRsStore {
     engine: Engine<RedisRsLane>,
@@ -46,11 +46,11 @@ impl RedisRsStore {
         RedisStoreBuilder::new(url)
     }
 
-    /// Counts the replicas that call this with the same `keys` and `group`, whichever library they use, as
+    /// Counts the replicas that call this with the same `group`, whichever library they use, as
     /// [`RedisStore::heartbeats`](crate::RedisStore::heartbeats) does.
     #[must_use]
-    pub fn heartbeats(&self, keys: &KeySpace, group: &LimitName, interval: Duration) -> Heartbeats {
-        Heartbeats::start(&self.engine, keys, group, interval)
+    pub fn heartbeats(&self, group: &LimitName, interval: Duration) -> Heartbeats {
+        Heartbeats::start(&self.engine, group, interval)
     }
 }
 
@@ -111,6 +111,11 @@ impl Store for RedisRsStore {
     /// Each primary of a cluster has a number of its own, as long as it is in use.
     fn node(&self, tag: &str) -> usize {
         self.engine.node(tag)
+    }
+
+    /// As the settings `key_prefix` and `tag_scope` say.
+    fn keys(&self) -> KeySpace {
+        self.engine.keys().clone()
     }
 }
 
