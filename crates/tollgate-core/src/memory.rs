@@ -1,15 +1,17 @@
 //! The embedded store.
 
 use std::{
-    collections::{HashMap, hash_map::RandomState},
+    collections::HashMap,
     fmt,
     hash::BuildHasher,
     sync::{Mutex, PoisonError},
 };
 
+use foldhash::quality::RandomState;
+
 use crate::{
-    AdjustFuture, Adjustment, Bucket, BucketKey, Charge, ChargeState, Check, CheckFuture, Clock,
-    Cost, Decision, ErrorKind, MAX_CHARGES, MonotonicClock, Quota, Store, StoreError, bucket,
+    AdjustFuture, Adjustment, Bucket, BucketKey, ChargeState, Check, CheckFuture, Clock, Cost,
+    Decision, ErrorKind, MAX_CHARGES, MonotonicClock, Quota, Store, StoreError, bucket,
 };
 
 /// Enough that threads on as many cores as a server has seldom meet.
@@ -38,7 +40,7 @@ pub struct MemoryStore<C = MonotonicClock> {
 }
 
 struct Shard {
-    buckets: HashMap<BucketKey, Bucket>,
+    buckets: HashMap<BucketKey, Bucket, RandomState>,
     /// The number of buckets at which the full ones are looked for next.
     sweep_at: usize,
     /// No kept bucket is full before this time, so sweeping earlier is in vain.
@@ -59,7 +61,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn with_clock(clock: C) -> Self {
         let shard = || {
             Mutex::new(Shard {
-                buckets: HashMap::new(),
+                buckets: HashMap::default(),
                 sweep_at: MIN_SWEEP,
                 nothing_full_before: 0,
             })
@@ -68,7 +70,7 @@ impl<C: Clock> MemoryStore<C> {
         Self {
             clock,
             shards,
-            hasher: RandomState::new(),
+            hasher: RandomState::default(),
             room: 1_000_000 / SHARDS,
         }
     }
@@ -105,30 +107,20 @@ impl<C: Clock> MemoryStore<C> {
         // All keys of a check share the tag, so one lock makes it atomic.
         let mut shard = lock(&self.shards[self.shard_of(check.tag())]);
         let now = self.clock.now();
-        let keys: Vec<_> = check
-            .charges()
-            .iter()
-            .map(|charge| charge.key.clone())
-            .collect();
-        let mut buckets: Vec<_> = keys
-            .iter()
-            .map(|key| shard.buckets.get(key).copied())
-            .collect();
-        let is_new = |(charge, bucket): (&Charge, &Option<Bucket>)| {
-            bucket.is_none() && charge.cost > Cost::FREE
-        };
-        let wanted = check
-            .charges()
-            .iter()
-            .zip(&buckets)
-            .filter(|&pair| is_new(pair))
-            .count();
+        let asked = check.clone();
+        let charges = asked.charges();
+        let mut buckets = [None; MAX_CHARGES];
+        let mut wanted = 0;
+        for (bucket, charge) in buckets.iter_mut().zip(charges) {
+            *bucket = shard.buckets.get(&charge.key).copied();
+            wanted += usize::from(bucket.is_none() && charge.cost > Cost::FREE);
+        }
         shard.make_room(wanted, self.room, now)?;
 
-        let before = buckets.clone();
-        let decision = bucket::decide(check, &mut buckets, now);
-        for ((key, before), after) in keys.into_iter().zip(before).zip(buckets) {
-            shard.put(key, before, after);
+        let before = buckets;
+        let decision = bucket::decide(check, &mut buckets[..charges.len()], now);
+        for (i, charge) in charges.iter().enumerate() {
+            shard.put(&charge.key, before[i], buckets[i]);
         }
         Ok(decision)
     }
@@ -163,7 +155,7 @@ impl<C: Clock> MemoryStore<C> {
         };
         shard.make_room(changed.iter().filter(is_new).count(), self.room, now)?;
         for (key, before, after) in changed {
-            shard.put(key, before, after);
+            shard.put(&key, before, after);
         }
         Ok(tokens)
     }
@@ -182,7 +174,7 @@ impl<C: Clock> MemoryStore<C> {
         if before.is_none() && after.is_some() {
             shard.make_room(1, self.room, now)?;
         }
-        shard.put(key.clone(), before, after);
+        shard.put(key, before, after);
         Ok(())
     }
 
@@ -197,9 +189,14 @@ impl<C: Clock> MemoryStore<C> {
 
 impl Shard {
     /// Keeps what has changed.
-    fn put(&mut self, key: BucketKey, before: Option<Bucket>, after: Option<Bucket>) {
+    fn put(&mut self, key: &BucketKey, before: Option<Bucket>, after: Option<Bucket>) {
         if let Some(after) = after.filter(|_| after != before) {
-            self.buckets.insert(key, after);
+            match self.buckets.get_mut(key) {
+                Some(bucket) => *bucket = after,
+                None => {
+                    self.buckets.insert(key.clone(), after);
+                }
+            }
             self.nothing_full_before = self.nothing_full_before.min(after.expires_at);
         }
     }
@@ -254,6 +251,10 @@ impl<C: Clock> Store for MemoryStore<C> {
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
         AdjustFuture::ready(self.change(&adjustment))
     }
+
+    fn is_local(&self) -> bool {
+        true
+    }
 }
 
 impl<C> fmt::Debug for MemoryStore<C> {
@@ -267,7 +268,7 @@ impl<C> fmt::Debug for MemoryStore<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Change, KeySpace, Limit, LimitName, ManualClock, Tenant};
+    use crate::{Change, Charge, KeySpace, Limit, LimitName, ManualClock, Tenant};
 
     fn check(tenant: &str, capacity: u64, rate: &str, cost: u32) -> Check {
         let tenant = Tenant::new(tenant, "pro").expect("an id");

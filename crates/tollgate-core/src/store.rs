@@ -42,6 +42,12 @@ pub trait Store: Send + Sync + 'static {
         0
     }
 
+    /// Whether the buckets are in this process, so that an answer costs no call: `false` unless the store says
+    /// so. A limiter then leaves out what spares calls and what watches a connection.
+    fn is_local(&self) -> bool {
+        false
+    }
+
     /// How the buckets in it are named: what a limiter uses that was told nothing else. The default prefix
     /// unless the store was set up with another.
     fn keys(&self) -> KeySpace {
@@ -62,6 +68,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).node(tag)
     }
 
+    fn is_local(&self) -> bool {
+        (**self).is_local()
+    }
+
     fn keys(&self) -> KeySpace {
         (**self).keys()
     }
@@ -78,6 +88,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn node(&self, tag: &str) -> usize {
         (**self).node(tag)
+    }
+
+    fn is_local(&self) -> bool {
+        (**self).is_local()
     }
 
     fn keys(&self) -> KeySpace {

@@ -2,13 +2,14 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, Hash, Hasher, RandomState},
+    hash::{BuildHasher, Hash, Hasher},
     mem,
     num::NonZeroU64,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
+use foldhash::quality::RandomState;
 use tokio::{
     runtime::Handle,
     sync::oneshot,
@@ -104,7 +105,7 @@ impl<S: Store> Coalesce<S> {
             observer,
             round_trip: RoundTrip::default(),
             runtime: Handle::try_current().ok(),
-            hasher: RandomState::new(),
+            hasher: RandomState::default(),
             flights: std::array::from_fn(|_| Flights::new()),
         };
         Self {

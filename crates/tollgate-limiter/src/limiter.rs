@@ -429,21 +429,24 @@ impl LimiterBuilder {
         self.observer.built(&quotas, &on_failure);
         let keys = self.keys.unwrap_or_else(|| self.store.keys());
         let observer = || self.observer.clone();
-        let mut shards = Shards::new(Breaker::new(self.store, self.breaker, observer()));
-        if self.denial_cache {
-            shards = shards.with_denial_cache(observer());
+        let mut store = self.store;
+        let mut denials = None;
+        if !store.is_local() {
+            let mut shards = Shards::new(Breaker::new(store, self.breaker, observer()));
+            if self.denial_cache {
+                shards = shards.with_denial_cache(observer());
+            }
+            store = if self.coalescing {
+                Box::new(Coalesce::new(shards, observer()))
+            } else {
+                Box::new(shards)
+            };
+            if self.denial_cache {
+                let cache = Arc::new(DenialCache::new(store, observer()));
+                store = Box::new(cache.clone());
+                denials = Some(cache);
+            }
         }
-        let store: Box<dyn Store> = if self.coalescing {
-            Box::new(Coalesce::new(shards, observer()))
-        } else {
-            Box::new(shards)
-        };
-        let (store, denials): (Box<dyn Store>, _) = if self.denial_cache {
-            let denials = Arc::new(DenialCache::new(store, observer()));
-            (Box::new(denials.clone()), Some(denials))
-        } else {
-            (store, None)
-        };
         let stages = Arc::new(Leases::new(store, self.leases, observer()));
         let observer = observer();
         let directory = book

@@ -55,8 +55,9 @@ impl<C: Clock + Clone> Local<C> {
     pub(crate) fn note_costs(&self, check: &Check) {
         for charge in check.charges() {
             let cost = charge.cost.tokens();
-            // What can never fit must not make buckets larger, least of all those of others.
-            if cost <= charge.limit.quota.capacity() {
+            // What can never fit must not make buckets larger, least of all those of others. And each has room
+            // for 1.
+            if cost > 1 && cost <= charge.limit.quota.capacity() {
                 self.costs.note(&charge.limit.name, cost);
             }
         }

@@ -1,11 +1,11 @@
 //! The headers that tell a client where it stands.
 
-use std::{
-    fmt::Write,
-    time::{SystemTime, UNIX_EPOCH},
-};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-use http::{HeaderMap, HeaderName, HeaderValue, header::RETRY_AFTER};
+use http::{
+    HeaderMap, HeaderName, HeaderValue,
+    header::{Entry, RETRY_AFTER},
+};
 use tollgate_core::{Decision, LimitDecision, Verdict, Wait};
 
 const LIMIT: HeaderName = HeaderName::from_static("x-ratelimit-limit");
@@ -13,6 +13,12 @@ const REMAINING: HeaderName = HeaderName::from_static("x-ratelimit-remaining");
 const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
+
+/// The most that are written to one response here.
+const MOST_FIELDS: usize = 5;
+
+/// As long as a line for one limit mostly is at most, in bytes.
+const LINE: usize = 64;
 
 /// The response headers to name in `Access-Control-Expose-Headers`, so that scripts in a browser may read
 /// them. Goes into `CorsLayer::expose_headers` of tower-http as it is.
@@ -66,9 +72,16 @@ pub(crate) fn write(
     which: Headers,
     reset: Reset,
 ) {
+    if which != Headers::RetryAfterOnly {
+        headers.reserve(MOST_FIELDS);
+    }
     if matches!(which, Headers::Both | Headers::Ietf) {
-        append(headers, RATELIMIT_POLICY, &policies(decision));
-        append(headers, RATELIMIT, &states(decision));
+        let mut line = String::with_capacity(LINE);
+        write_policies(&mut line, decision);
+        append(headers, RATELIMIT_POLICY, &line);
+        line.clear();
+        write_states(&mut line, decision);
+        append(headers, RATELIMIT, &line);
     }
     if matches!(which, Headers::Both | Headers::Legacy) {
         let tightest = decision.tightest();
@@ -100,8 +113,8 @@ fn shows_tighter(headers: &HeaderMap, share: f64, inner_denied: bool) -> bool {
 
 fn write_legacy(headers: &mut HeaderMap, limit: &LimitDecision, remaining: u64, reset: Reset) {
     let capacity = limit.capacity();
-    headers.insert(LIMIT, capacity.into());
-    headers.insert(REMAINING, remaining.into());
+    headers.insert(LIMIT, number(capacity));
+    headers.insert(REMAINING, number(remaining));
     // Who is blocked waits in vain, and no date is the right one.
     let Some(quota) = limit.quota else {
         headers.remove(RESET);
@@ -117,7 +130,13 @@ fn write_legacy(headers: &mut HeaderMap, limit: &LimitDecision, remaining: u64, 
             full_in + whole_seconds(now.as_secs_f64())
         }
     };
-    headers.insert(RESET, reset.into());
+    headers.insert(RESET, number(reset));
+}
+
+/// Digits, in one allocation.
+fn number(number: u64) -> HeaderValue {
+    let mut digits = itoa::Buffer::new();
+    HeaderValue::from_str(digits.format(number)).expect("digits")
 }
 
 /// Whole seconds until a retry can succeed, at least 1: a client reads 0 as "at once". `None` if there is
@@ -130,16 +149,16 @@ pub(crate) fn retry_after(decision: &Decision) -> Option<u64> {
 }
 
 /// `"default";q=100;w=10` for each limit: capacity, and the seconds in which that much is refilled.
-fn policies(decision: &Decision) -> String {
-    list(decision.enforcing(), |line, limit| {
-        write!(line, r#""{}";q={}"#, limit.name, limit.capacity())?;
+fn write_policies(line: &mut String, decision: &Decision) {
+    for limit in decision.enforcing() {
+        begin(line, limit);
+        push(line, 'q', limit.capacity());
         // A blocked tenant has nothing in any window.
-        let Some(quota) = limit.quota else {
-            return Ok(());
-        };
-        let window = whole_seconds(quota.seconds_for(quota.capacity())).max(1);
-        write!(line, ";w={window}")
-    })
+        if let Some(quota) = limit.quota {
+            let window = whole_seconds(quota.seconds_for(quota.capacity()));
+            push(line, 'w', window.max(1));
+        }
+    }
 }
 
 /// `"default";r=60;t=6` for each limit whose state is known: tokens left, and the seconds over which to
@@ -148,33 +167,35 @@ fn policies(decision: &Decision) -> String {
 /// For a limit that denied, `t` is the wait, so that `Retry-After` never points before it. For one that
 /// did not, it is the time in which the quota refills what is left, at least one token: the ratio of both
 /// never exceeds the rate.
-fn states(decision: &Decision) -> String {
-    let known = decision
-        .enforcing()
-        .filter_map(|limit| Some((limit, limit.remaining?)));
-    list(known, |line, (limit, remaining)| {
-        write!(line, r#""{}";r={remaining}"#, limit.name)?;
+fn write_states(line: &mut String, decision: &Decision) {
+    for limit in decision.enforcing() {
+        let Some(remaining) = limit.remaining else {
+            continue;
+        };
+        begin(line, limit);
+        push(line, 'r', remaining);
         let window = match (limit.wait, limit.quota) {
             (Wait::None, Some(quota)) => quota.seconds_for(remaining.max(1)),
             (Wait::For(wait), _) => wait.as_secs_f64(),
-            (Wait::Never, _) | (Wait::None, None) => return Ok(()),
+            (Wait::Never, _) | (Wait::None, None) => continue,
         };
-        write!(line, ";t={}", whole_seconds(window).max(1))
-    })
+        push(line, 't', whole_seconds(window).max(1));
+    }
 }
 
-fn list<T>(
-    items: impl Iterator<Item = T>,
-    mut write: impl FnMut(&mut String, T) -> std::fmt::Result,
-) -> String {
-    let mut line = String::new();
-    for item in items {
-        if !line.is_empty() {
-            line.push_str(", ");
-        }
-        write(&mut line, item).expect("writing to a String");
+/// Starts a member of a list. Names of limits need no escapes.
+fn begin(line: &mut String, limit: &LimitDecision) {
+    if !line.is_empty() {
+        line.push_str(", ");
     }
-    line
+    line.push('"');
+    line.push_str(limit.name.as_str());
+    line.push('"');
+}
+
+fn push(line: &mut String, parameter: char, value: u64) {
+    line.extend([';', parameter, '=']);
+    line.push_str(itoa::Buffer::new().format(value));
 }
 
 /// Adds to a list-valued field, and joins what is there into one line. An empty list is not sent.
@@ -182,13 +203,17 @@ fn append(headers: &mut HeaderMap, name: HeaderName, ours: &str) {
     if ours.is_empty() {
         return;
     }
-    let theirs = headers
-        .get_all(&name)
-        .iter()
-        .filter_map(|value| value.to_str().ok());
-    let line = list(theirs.chain([ours]), |line, value| write!(line, "{value}"));
-    // Names are checked when a limit is named, and what came before was a header value.
-    headers.insert(name, HeaderValue::try_from(line).expect("visible ASCII"));
+    let field = |line: &str| HeaderValue::from_str(line).expect("visible ASCII");
+    match headers.entry(name) {
+        Entry::Vacant(entry) => {
+            entry.insert(field(ours));
+        }
+        Entry::Occupied(mut entry) => {
+            let theirs = entry.iter().filter_map(|value| value.to_str().ok());
+            let line: Vec<_> = theirs.chain([ours]).collect();
+            entry.insert(field(&line.join(", ")));
+        }
+    }
 }
 
 /// Rounds up. A microsecond less is none, so that rounding noise does not add a second.

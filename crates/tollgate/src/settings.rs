@@ -1,7 +1,7 @@
 //! What a layer was told, and what follows from it for one request.
 
 use std::{
-    fmt,
+    fmt, iter,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -63,8 +63,17 @@ pub(crate) enum Plan {
 
 /// Left in the extensions of a request by each limiter that has charged it, so that the same limiter,
 /// layered twice, charges once.
-#[derive(Clone, Default)]
-struct ChargedBy(Vec<Limiter>);
+#[derive(Clone)]
+struct ChargedBy {
+    first: Limiter,
+    others: Vec<Limiter>,
+}
+
+impl ChargedBy {
+    fn iter(&self) -> impl Iterator<Item = &Limiter> {
+        iter::once(&self.first).chain(&self.others)
+    }
+}
 
 impl Settings {
     pub(crate) fn new(limiter: Limiter) -> Self {
@@ -182,7 +191,7 @@ impl Settings {
 
     fn has_charged(&self, extensions: &Extensions) -> bool {
         let charged = extensions.get::<ChargedBy>();
-        charged.is_some_and(|by| by.0.iter().any(|limiter| limiter.is_same(&self.limiter)))
+        charged.is_some_and(|by| by.iter().any(|limiter| limiter.is_same(&self.limiter)))
     }
 
     fn warn_of_unused_policy(&self) {
@@ -206,8 +215,14 @@ impl Settings {
 
     /// Notes that this limiter has charged the request.
     pub(crate) fn mark(&self, extensions: &mut Extensions) {
-        let charged_by = extensions.get_or_insert_default::<ChargedBy>();
-        if !charged_by.0.is_empty() && !self.warned.same_name.load(Ordering::Relaxed) {
+        let Some(charged_by) = extensions.get_mut::<ChargedBy>() else {
+            extensions.insert(ChargedBy {
+                first: self.limiter.clone(),
+                others: Vec::new(),
+            });
+            return;
+        };
+        if !self.warned.same_name.load(Ordering::Relaxed) {
             let quotas = self.limiter.quotas();
             let names = |quotas: &Quotas| -> Vec<_> {
                 quotas
@@ -217,7 +232,7 @@ impl Settings {
                     .collect()
             };
             let ours = names(&quotas);
-            let theirs = charged_by.0.iter().flat_map(|other| names(&other.quotas()));
+            let theirs = charged_by.iter().flat_map(|other| names(&other.quotas()));
             if let Some(limit) = theirs.into_iter().find(|name| ours.contains(name))
                 && first(&self.warned.same_name)
             {
@@ -228,7 +243,7 @@ impl Settings {
                 );
             }
         }
-        charged_by.0.push(self.limiter.clone());
+        charged_by.others.push(self.limiter.clone());
     }
 
     /// Tells the client, and the layers outside of this one, where the client stands.
@@ -271,6 +286,9 @@ impl Settings {
 
     /// Says why, for whoever looks into one request.
     pub(crate) fn trace<B>(request: &Request<B>, decision: &Decision) {
+        if !tracing::enabled!(tracing::Level::DEBUG) {
+            return;
+        }
         let tightest = decision.tightest();
         let route = route_of(request);
         tracing::debug!(

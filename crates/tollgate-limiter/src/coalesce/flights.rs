@@ -1,5 +1,6 @@
 //! Which calls are in flight, and who waits behind them.
 
+use foldhash::quality::RandomState;
 use std::{
     collections::{HashMap, VecDeque, hash_map::Entry},
     hash::Hash,
@@ -19,7 +20,7 @@ pub(super) struct Flights<K, C, W> {
 }
 
 struct State<K, C, W> {
-    flights: HashMap<K, Flight<C, W>>,
+    flights: HashMap<K, Flight<C, W>, RandomState>,
     /// Numbers flights and places. It never starts again: whoever is late must not end another's flight, nor
     /// take away another's place.
     next: u64,
@@ -54,7 +55,7 @@ impl<K: Hash + Eq, C, W> Flights<K, C, W> {
     pub(super) fn new() -> Self {
         Self {
             state: Mutex::new(State {
-                flights: HashMap::new(),
+                flights: HashMap::default(),
                 next: 0,
             }),
         }

@@ -1,11 +1,12 @@
 //! All accounts.
 
 use std::{
-    collections::{HashMap, hash_map::RandomState},
+    collections::HashMap,
     hash::{BuildHasher, Hash, Hasher},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
+use foldhash::quality::RandomState;
 use tokio::time::Instant;
 use tollgate_core::{Charge, Check};
 
@@ -26,7 +27,7 @@ pub(super) struct Sets {
 }
 
 struct Shard {
-    ledgers: HashMap<Set, Ledger>,
+    ledgers: HashMap<Set, Ledger, RandomState>,
     /// The number of accounts at which the idle ones are looked for next.
     sweep_at: usize,
     /// Looking for them earlier is in vain.
@@ -61,14 +62,14 @@ impl Sets {
     pub(super) fn new(max: usize) -> Self {
         let shard = || {
             Mutex::new(Shard {
-                ledgers: HashMap::new(),
+                ledgers: HashMap::default(),
                 sweep_at: MIN_SWEEP,
                 not_before: None,
             })
         };
         Self {
             shards: std::iter::repeat_with(shard).take(SHARDS).collect(),
-            hasher: RandomState::new(),
+            hasher: RandomState::default(),
             room: max.div_ceil(SHARDS),
         }
     }
