@@ -21,10 +21,10 @@ use crate::{
     target::Target,
 };
 
-/// Keeps one place filled: when it ends, or is of no use, it makes the next one.
+/// Keeps one place filled: when the connection in it ends, or is of no use, it makes the next one.
 ///
-/// Never more than one attempt at a time for a place, with the pauses of [`Pauses`] between them, so that a fleet of
-/// replicas does not storm a server that comes back.
+/// Never more than one attempt at a time for a place, with the pauses of [`Pauses`] between them, so that a fleet
+/// of replicas does not storm a server that comes back.
 pub(crate) struct Supervisor<L: Lane> {
     target: Target,
     place: usize,
