@@ -48,3 +48,7 @@ bench-open-breaker:
 # how many calls of Redis each stage saves, and what that costs (about 5 minutes; `--quick` for a look)
 bench-trips *ARGS:
     cargo run --release -p tollgate-tests --bin trips -- {{ARGS}}
+
+# several regions, simulated: one store, quotas split over regions, tenants with a home (seconds)
+regions:
+    cargo run --release -p tollgate-tests --bin regions

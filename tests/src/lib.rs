@@ -21,7 +21,7 @@ pub use self::{
     cluster::Cluster,
     fault_proxy::{Fault, FaultProxy},
     postgres_server::PostgresServer,
-    redis_server::{RedisServer, free_port},
+    redis_server::{RedisServer, free_port, server_command},
     script::{Script, adjust_argv, argv},
     sentinel::{Sentinel, Sentinels},
     stub_server::{Answer, StubServer},

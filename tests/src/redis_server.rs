@@ -1,7 +1,7 @@
 //! A Redis of the test's own.
 
 use std::{
-    fs,
+    env, fs,
     net::{Ipv4Addr, TcpListener},
     process::{Child, Command, Stdio},
     thread,
@@ -9,6 +9,9 @@ use std::{
 };
 
 use tempfile::TempDir;
+
+/// What [`server_command`] starts in place of `redis-server`.
+const PROGRAM: &str = "TOLLGATE_TEST_SERVER";
 
 /// A `redis-server` on a free port of loopback, without persistence; killed when dropped.
 #[derive(Debug)]
@@ -216,8 +219,15 @@ pub fn free_port() -> u16 {
     listener.local_addr().expect("its address").port()
 }
 
+/// The server's program: `redis-server`, or what the environment variable `TOLLGATE_TEST_SERVER` names, such as
+/// `valkey-server`. It has to take the arguments of `redis-server`, `--sentinel` included.
+#[must_use]
+pub fn server_command() -> Command {
+    Command::new(env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into()))
+}
+
 fn spawn(port: u16, args: &[String], dir: &TempDir) -> Child {
-    Command::new("redis-server")
+    server_command()
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
         .args(args)

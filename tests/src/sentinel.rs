@@ -9,7 +9,7 @@ use std::{
 use redis::{FromRedisValue, RedisResult, Value};
 use tempfile::TempDir;
 
-use crate::{RedisServer, cluster::until, free_port};
+use crate::{RedisServer, cluster::until, free_port, server_command};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
@@ -217,7 +217,7 @@ impl Sentinel {
              sentinel failover-timeout {SERVICE} 3000\n{settings}\n"
         );
         fs::write(&config, file).expect("a file");
-        let process = Command::new("redis-server")
+        let process = server_command()
             .arg(&config)
             .arg("--sentinel")
             .current_dir(dir.path())

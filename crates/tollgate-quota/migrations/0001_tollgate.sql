@@ -10,7 +10,9 @@ CREATE TABLE tollgate_tenants (
     -- Instead of the key class that the tenant's identity brings. NULL says nothing.
     tier text CHECK (tier <> ''),
     -- Over how many parts its buckets are spread. NULL says nothing.
-    shards smallint CHECK (shards BETWEEN 1 AND 255)
+    shards smallint CHECK (shards BETWEEN 1 AND 255),
+    -- The region where it has its whole quotas, where there are several. NULL says nothing.
+    home text CHECK (home <> '')
 );
 
 -- What single limits let a tenant spend, whatever its tier says. The tenant need not be in the table above.

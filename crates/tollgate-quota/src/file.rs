@@ -4,6 +4,7 @@ mod error;
 mod faults;
 mod node;
 mod parse;
+mod regions;
 #[cfg(test)]
 mod tests;
 mod watched;

@@ -17,6 +17,7 @@ mod limit;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod quotas;
+mod regions;
 mod route;
 mod slot;
 mod source;
@@ -43,6 +44,7 @@ pub use self::{
     fault::{Fault, InvalidQuotas},
     limit::{FailureMode, LimitRule, Mode, Scope},
     quotas::{DEFAULT_CLASS, Quotas, RoutePrice},
+    regions::Regions,
     route::{InvalidPattern, Route, RoutePattern},
     source::{Change, LoadFuture, QuotaSource, SourceError},
     terms::Terms,

@@ -112,6 +112,7 @@ impl PostgresSourceBuilder {
     /// | column | meaning |
     /// |---|---|
     /// | `tier` | the tenant's tier; the same in all rows |
+    /// | `home` | the region where it has its whole quotas; the same in all rows |
     /// | `shards` | over how many parts its buckets are spread, 1 to 255; the same in all rows |
     /// | `limit_name` | the limit of which the next three columns speak; `default` if NULL |
     /// | `capacity` | tokens, a whole number |

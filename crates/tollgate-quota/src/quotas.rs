@@ -9,8 +9,8 @@ use std::{
 use tollgate_core::{Cost, LimitName, MAX_CHARGES, Quota, Tenant};
 
 use crate::{
-    Account, Allowance, FailureMode, Fault, InvalidQuotas, LimitRule, Mode, Route, RoutePattern,
-    Scope, Terms,
+    Account, Allowance, FailureMode, Fault, InvalidQuotas, LimitRule, Mode, Regions, Route,
+    RoutePattern, Scope, Terms,
 };
 
 /// The key class of tenants without a tier of their own, in metrics.
@@ -64,6 +64,7 @@ pub struct Quotas {
     routes: Vec<(RoutePattern, RoutePrice)>,
     on_store_failure: Option<FailureMode>,
     replicas: Option<NonZeroU32>,
+    regions: Option<Regions>,
     /// What was said too early to be about anything.
     premature: Vec<Fault>,
 }
@@ -142,6 +143,18 @@ impl Quotas {
         self
     }
 
+    /// Splits every quota over regions: this process gets the part of its own.
+    pub fn in_regions(mut self, regions: Regions) -> Self {
+        self.regions = Some(regions);
+        self
+    }
+
+    /// The region where a tenant has its whole quotas; elsewhere it has what is kept for visitors, or nothing.
+    pub fn home_of(mut self, tenant: impl Into<Arc<str>>, region: impl Into<Arc<str>>) -> Self {
+        self.tenants.entry(tenant.into()).or_default().home = Some(region.into());
+        self
+    }
+
     /// What these requests cost, whatever their route says. The first pattern that covers a request counts.
     pub fn price(mut self, pattern: RoutePattern, price: RoutePrice) -> Self {
         self.routes.push((pattern, price));
@@ -195,6 +208,12 @@ impl Quotas {
         self.replicas
     }
 
+    /// The regions, where there are several.
+    #[must_use]
+    pub const fn regions(&self) -> Option<&Regions> {
+        self.regions.as_ref()
+    }
+
     /// The largest cost of a route that any tenant could ever pay, by the limits that charge every tenant for
     /// every request what its route costs: one that costs more can never be served.
     #[must_use]
@@ -203,7 +222,9 @@ impl Quotas {
             .limits
             .iter()
             .filter(|limit| limit.charges_all_as_routed());
-        all.map(LimitRule::largest_cost).min().unwrap_or(u64::MAX)
+        all.map(|limit| self.largest_cost(limit))
+            .min()
+            .unwrap_or(u64::MAX)
     }
 
     /// What holds for `tenant`, of whom a source has said `account`.
@@ -248,6 +269,7 @@ impl Quotas {
         if self.replicas.is_none() {
             self.check_local(&mut faults);
         }
+        self.check_split(&mut faults);
         if faults.is_empty() {
             Ok(())
         } else {
@@ -291,7 +313,7 @@ impl Quotas {
         if limit.mode == Mode::Off {
             return;
         }
-        let largest = limit.largest_cost();
+        let (largest, everywhere) = (self.largest_cost(limit), self.everywhere());
         let costs = limit
             .costs
             .iter()
@@ -301,7 +323,7 @@ impl Quotas {
             // Where nobody may spend anything, every cost is in vain and none is wrong.
             if cost.tokens() > largest && largest > 0 {
                 let problem = format!(
-                    "a cost of {} is above every capacity of this limit (at most {largest}), and could never be paid",
+                    "a cost of {} is above every capacity of this limit (at most {largest}{everywhere}), and could never be paid",
                     cost.tokens()
                 );
                 if what == "cost" {
@@ -366,10 +388,10 @@ impl Quotas {
                     && !limit.costs.iter().any(|(own, _)| own.covers(&route))
             };
             for limit in self.limits.iter().filter(asks_the_route) {
-                let largest = limit.largest_cost();
+                let (largest, everywhere) = (self.largest_cost(limit), self.everywhere());
                 if cost.tokens() > largest && largest > 0 {
                     let problem = format!(
-                        "a cost of {} is above every capacity of the limit `{}` (at most {largest}), and could never be paid",
+                        "a cost of {} is above every capacity of the limit `{}` (at most {largest}{everywhere}), and could never be paid",
                         cost.tokens(),
                         limit.name
                     );
@@ -433,7 +455,10 @@ impl Quotas {
             return;
         };
         let terms = self.terms(&tenant, None);
-        let (wanted, fitting) = (terms.wanted_shards(), terms.shards());
+        let regions = self.regions.iter().flat_map(Regions::names);
+        // A region where fewer fit has fewer.
+        let fitting = regions.map(|at| terms.seen_from(at).shards()).max();
+        let (wanted, fitting) = (terms.wanted_shards(), fitting.unwrap_or(terms.shards()));
         if fitting < wanted {
             let problem = format!(
                 "{wanted} parts would be too small for what its limits allow and cost; at most {fitting} fit"
@@ -446,7 +471,7 @@ impl Quotas {
     #[must_use]
     pub fn warnings(&self) -> Vec<Fault> {
         let mut seen = HashSet::new();
-        let mut warnings = Vec::new();
+        let mut warnings: Vec<_> = self.regions.iter().filter_map(Regions::warning).collect();
         for limit in &self.limits {
             let long = |allowance: &&Allowance| matches!(allowance, Allowance::Limited(quota) if window(quota) >= LONG_WINDOW_SECS);
             if limit.allowances().any(|it| long(&it)) && seen.insert(&limit.name) {
@@ -484,6 +509,8 @@ impl From<LimitRule> for Quotas {
         Self::of(limit)
     }
 }
+
+mod split;
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@ use std::{
 
 use tollgate_core::Tenant;
 
-use crate::{Account, Allowance, DEFAULT_CLASS, LimitRule, Quotas};
+use crate::{Account, Allowance, DEFAULT_CLASS, LimitRule, Quotas, Regions};
 
 /// What holds for one tenant, by all that is configured: see the table at [`Quotas`].
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,8 @@ pub struct Terms<'a> {
     tier: &'a str,
     /// The most weighty first.
     accounts: [Option<&'a Account>; 2],
+    /// The region where they hold, where there are several.
+    region: Option<&'a str>,
 }
 
 impl<'a> Terms<'a> {
@@ -32,18 +34,39 @@ impl<'a> Terms<'a> {
             quotas,
             tier: own.unwrap_or(tenant.key_class()),
             accounts,
+            region: quotas.regions().map(Regions::own),
         }
     }
 
-    /// What `limit` lets the tenant spend.
+    /// What holds in another region.
+    pub(crate) const fn seen_from(self, region: &'a str) -> Self {
+        Self {
+            region: Some(region),
+            ..self
+        }
+    }
+
+    /// What `limit` lets the tenant spend; in this region, where there are several.
     #[must_use]
     pub fn allowance(&self, limit: &LimitRule) -> Allowance {
         let mut overrides = self.accounts.iter().flatten();
         let own = overrides.find_map(|it| it.limits.get(&limit.name));
         // A limit that all share is not any tenant's to change.
         let own = own.filter(|_| !limit.scope.is_shared());
-        *own.or_else(|| limit.tiers.get(self.tier))
-            .unwrap_or(&limit.allowance)
+        let whole = own.or_else(|| limit.tiers.get(self.tier));
+        let whole = whole.unwrap_or(&limit.allowance);
+        match (self.quotas.regions(), self.region) {
+            (Some(regions), Some(at)) => {
+                let home = self.home().filter(|_| !limit.scope.is_shared());
+                regions.allowance(at, home, whole)
+            }
+            _ => *whole,
+        }
+    }
+
+    fn home(&self) -> Option<&'a str> {
+        let mut all = self.accounts.into_iter().flatten();
+        all.find_map(|it| it.home.as_deref())
     }
 
     /// Over how many parts the tenant's buckets are spread: as many as its account says, or fewer if one of its

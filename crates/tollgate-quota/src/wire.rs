@@ -55,6 +55,15 @@ pub(crate) fn tier(value: &Value) -> Result<Option<Arc<str>>, InvalidValue> {
     }
 }
 
+/// The name of a region, or null for none.
+pub(crate) fn home(value: &Value) -> Result<Option<Arc<str>>, InvalidValue> {
+    match value {
+        Value::Null => Ok(None),
+        Value::String(name) if !name.is_empty() => Ok(Some(name.as_str().into())),
+        other => Err(unexpected("home", "the name of a region", other)),
+    }
+}
+
 /// A whole number from 1 to 255, or null for none.
 pub(crate) fn shards(value: &Value) -> Result<Option<NonZeroU8>, InvalidValue> {
     if value.is_null() {
@@ -191,6 +200,7 @@ mod tests {
     fn values_are_quoted_in_part() {
         let (text, value) = (long(), Value::from(long()));
         is_short(tier(&Value::from(vec![value.clone()])));
+        is_short(home(&Value::from(vec![value.clone()])));
         is_short(shards(&value));
         is_short(word(&text));
         is_short(plain(&text));

@@ -56,8 +56,14 @@ pub(crate) fn of_reply(code: &str, details: &str) -> ErrorKind {
         "NOAUTH" | "WRONGPASS" | "NOPERM" => ErrorKind::Auth,
         "WRONGTYPE" => ErrorKind::NotABucket,
         "ERR" if details.contains("is not a bucket") => ErrorKind::NotABucket,
-        // An ACL that lets the user call scripts, but not what they call.
-        "ERR" if details.contains("can't run this command") => ErrorKind::Auth,
+        // An ACL that lets the user call scripts, but not what they call: as Redis 7.0 says it, and later ones and
+        // Valkey.
+        "ERR"
+            if details.contains("can't run this command")
+                || details.contains("ACL failure in script") =>
+        {
+            ErrorKind::Auth
+        }
         _ => ErrorKind::Other,
     }
 }
@@ -109,6 +115,10 @@ mod tests {
             ),
             (
                 "ERR The user executing the script can't run this command or subcommand script: 5f, on @user_script:104.",
+                ErrorKind::Auth,
+            ),
+            (
+                "ERR ACL failure in script: User tollgate has no permissions to run the 'get' command script: 5f, on @user_script:99.",
                 ErrorKind::Auth,
             ),
             ("BUSY Redis is busy running a script.", ErrorKind::Other),

@@ -44,8 +44,8 @@ pub use tollgate_limiter::{
 };
 pub use tollgate_quota::{
     Account, Allowance, CacheSettings, Change, DEFAULT_CLASS, FailureMode, Fault, InvalidPattern,
-    InvalidQuotas, LimitRule, LoadFuture, Mode, QuotaBook, QuotaEvent, QuotaSource, Quotas, Route,
-    RoutePattern, RoutePrice, Scope, SourceError,
+    InvalidQuotas, LimitRule, LoadFuture, Mode, QuotaBook, QuotaEvent, QuotaSource, Quotas,
+    Regions, Route, RoutePattern, RoutePrice, Scope, SourceError,
 };
 #[cfg(feature = "http-source")]
 #[cfg_attr(docsrs, doc(cfg(feature = "http-source")))]

@@ -179,8 +179,9 @@ fn the_quickstart_runs_with_the_file_that_shows_every_field() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples/limits.toml");
     let (_quickstart, curls) = quickstart(&[("LIMITS_FILE", file.to_str().expect("UTF-8"))]);
     let answer = sh(&curls[1]);
+    // Of the 200 of the tier, this region has 0.4.
     assert!(
-        answer.contains("ratelimit-policy: \"default\";q=200;w=4"),
+        answer.contains("ratelimit-policy: \"default\";q=80;w=4"),
         "{answer}"
     );
 }

@@ -9,7 +9,7 @@ use std::{
 use tokio::task::JoinSet;
 use tollgate::{
     Allowance, BuildError, Cost, Decision, FailurePolicy, KeySpace, LimitName, LimitRule, Limiter,
-    Mode, Quota, Quotas, RateLimitLayer, Route, Scope, Source, Tenant, Verdict, Wait,
+    Mode, Quota, Quotas, RateLimitLayer, Regions, Route, Scope, Source, Tenant, Verdict, Wait,
 };
 use tollgate_core::{Charge, Check};
 use tollgate_tests::{RedisServer, charge, quota};
@@ -370,4 +370,33 @@ async fn a_cost_that_can_never_be_paid_is_refused_by_name() {
     assert_eq!(shown(&next), (true, 5, 4), "the refusal took nothing");
     let other = Tenant::new("b", "free").expect("an id");
     assert!(lowered.check(&other, Cost::new(8)).await.is_allowed());
+}
+
+#[tokio::test]
+async fn regions_with_stores_of_their_own_spend_one_quota_together() {
+    let servers = [RedisServer::start(), RedisServer::start()];
+    let mut limiters = Vec::new();
+    for (server, own) in servers.iter().zip(["eu", "us"]) {
+        let regions = Regions::new(own).region("eu", 0.4).region("us", 0.6);
+        let quotas = Quotas::of(rule("default", 11)).in_regions(regions);
+        let quotas = quotas.home_of("at-home", "eu");
+        limiters.push(limiter(server, quotas).await);
+    }
+    for (id, expected) in [("split", [4, 7]), ("at-home", [11, 0])] {
+        for (limiter, expected) in limiters.iter().zip(expected) {
+            let mut allowed = 0;
+            for _ in 0..12 {
+                let decision = limiter.check(&tenant(id), Cost::ONE).await;
+                allowed += u32::from(decision.is_allowed());
+            }
+            assert_eq!(allowed, expected, "{id}");
+        }
+    }
+    let asked = servers[1].calls("evalsha");
+    let denied = limiters[1].check(&tenant("at-home"), Cost::ONE).await;
+    assert_eq!(
+        (denied.verdict, denied.limits[0].wait),
+        (Verdict::Denied, Wait::Never)
+    );
+    assert_eq!(servers[1].calls("evalsha"), asked, "the store is not asked");
 }

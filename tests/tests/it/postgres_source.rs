@@ -74,6 +74,7 @@ async fn tiers_and_overrides_are_read_from_our_tables() {
     run(
         &server,
         "INSERT INTO tollgate_tenants VALUES ('both', 'pro', 4), ('tier-only', 'free', NULL), ('bare', NULL, NULL);
+         UPDATE tollgate_tenants SET home = 'eu' WHERE tenant = 'both';
          INSERT INTO tollgate_overrides (tenant, limit_name, capacity, rate, word) VALUES
             ('both', 'default', 10, 2.5, NULL), ('both', 'reports', NULL, NULL, 'unlimited'),
             ('override-only', 'default', NULL, NULL, 'blocked');
@@ -84,6 +85,7 @@ async fn tiers_and_overrides_are_read_from_our_tables() {
     let both = load(&source, "both").await.expect("known");
     assert_eq!(both.tier.as_deref(), Some("pro"));
     assert_eq!(both.shards, NonZeroU8::new(4));
+    assert_eq!(both.home.as_deref(), Some("eu"));
     let quota = Quota::new(10, 2.5).expect("a quota");
     assert_eq!(limit(&both, "default"), Some(quota.into()));
     assert_eq!(limit(&both, "reports"), Some(Allowance::Unlimited));

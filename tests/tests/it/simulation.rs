@@ -10,6 +10,8 @@ use tollgate_tests::{Script, adjust_argv, argv, change, charge};
 
 use crate::support::{retry_ms, unpack};
 
+mod lua54;
+
 const START: u64 = 1_000_000_000_000;
 const CASES: u32 = 2_000;
 

@@ -9,12 +9,15 @@ use super::{
     PlacedFault,
     faults::{Faults, quoted},
     node::{Node, root, suggestion},
+    regions::read_regions,
 };
 use crate::{Allowance, FailureMode, LimitRule, Mode, Quotas, RoutePattern, RoutePrice, Scope};
 
 pub(super) const FILE_FIELDS: &[&str] = &[
     "on_store_failure",
     "replicas",
+    "region",
+    "regions",
     "limits",
     "tiers",
     "tenants",
@@ -32,7 +35,8 @@ pub(super) const LIMIT_FIELDS: &[&str] = &[
     "lease",
 ];
 pub(super) const QUOTA_FIELDS: &[&str] = &["capacity", "rate"];
-pub(super) const TENANT_FIELDS: &[&str] = &["tier", "shards", "limits"];
+pub(super) const REGION_FIELDS: &[&str] = &["share", "away"];
+pub(super) const TENANT_FIELDS: &[&str] = &["tier", "home", "shards", "limits"];
 
 const BYTE_ORDER_MARK: char = '\u{feff}';
 const QUOTA: &str = "a quota such as `{ capacity = 20, rate = \"2/s\" }`, `\"50/s\"`, `\"unlimited\"` or `\"blocked\"`";
@@ -102,9 +106,12 @@ fn has_limits(table: &DeTable<'_>) -> bool {
 fn read<'a>(table: &'a DeTable<'a>, faults: &mut Faults<'a>) -> Quotas {
     let mut quotas = Quotas::default();
     let (mut limits, mut tiers, mut tenants) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut region, mut regions) = (None, None);
     for node in root(table, FILE_FIELDS, faults) {
         let mut entries = |wanted| node.entries(wanted, faults).unwrap_or_default();
         match node.key() {
+            "region" => region = Some(node),
+            "regions" => regions = Some(node),
             "limits" => limits = entries("a table of limits by name"),
             "tiers" => tiers = entries("a table of tiers by name"),
             "tenants" => tenants = entries("a table of tenants by id"),
@@ -126,6 +133,11 @@ fn read<'a>(table: &'a DeTable<'a>, faults: &mut Faults<'a>) -> Quotas {
             }
         }
     }
+    if let Some(regions) = read_regions(region.as_ref(), regions.as_ref(), faults) {
+        quotas = quotas.in_regions(regions);
+    }
+    // Where the regions could not be read, nobody's home is at fault.
+    let has_homes = quotas.regions().is_some() || (region.is_none() && regions.is_none());
     let limits = limits.iter().filter_map(|node| read_limit(node, faults));
     let mut limits: Vec<_> = limits.collect();
     for tier in &tiers {
@@ -136,7 +148,7 @@ fn read<'a>(table: &'a DeTable<'a>, faults: &mut Faults<'a>) -> Quotas {
         quotas = quotas.with_tier(tier.key());
     }
     for tenant in &tenants {
-        quotas = read_tenant(tenant, quotas, &mut limits, faults);
+        quotas = read_tenant(tenant, quotas, &mut limits, has_homes, faults);
     }
     limits.into_iter().fold(quotas, Quotas::limit)
 }
@@ -209,6 +221,7 @@ fn read_tenant<'a>(
     tenant: &Node<'a>,
     mut quotas: Quotas,
     limits: &mut [LimitRule],
+    has_homes: bool,
     faults: &mut Faults<'a>,
 ) -> Quotas {
     let id = tenant.key();
@@ -216,13 +229,19 @@ fn read_tenant<'a>(
         tenant.key_fault("a tenant's id is not empty", faults);
         return quotas;
     }
-    let wanted = "a table with the tenant's `tier`, `shards` or `limits`";
+    let wanted = "a table with the tenant's `tier`, `home`, `shards` or `limits`";
     let fields = tenant.fields(wanted, TENANT_FIELDS, faults);
     for node in fields.unwrap_or_default() {
         match node.key() {
             "tier" => {
                 if let Some(tier) = node.text("the name of a tier", faults) {
                     quotas = quotas.tier_of(id, tier);
+                }
+            }
+            "home" => {
+                let region = node.text("the name of a region", faults);
+                if let Some(region) = region.filter(|_| has_homes) {
+                    quotas = quotas.home_of(id, region);
                 }
             }
             "shards" => {

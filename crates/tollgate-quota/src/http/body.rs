@@ -6,11 +6,12 @@ use crate::{
 };
 use serde_json::{Map, Value};
 
-/// Reads `{"tier": …, "shards": …, "limits": {…}}`. What else there is, is passed over.
+/// Reads `{"tier": …, "home": …, "shards": …, "limits": {…}}`. What else there is, is passed over.
 pub(super) fn account(object: &Map<String, Value>) -> Result<Account, InvalidValue> {
     let field = |name| object.get(name).unwrap_or(&Value::Null);
     let mut account = Account {
         tier: wire::tier(field("tier"))?,
+        home: wire::home(field("home"))?,
         shards: wire::shards(field("shards"))?,
         ..Account::default()
     };
@@ -72,11 +73,12 @@ mod tests {
     #[test]
     fn an_account_is_read_in_all_its_forms() {
         let read = read(&json!({
-            "tier": "pro", "shards": 4, "plan_since": {"year": 2020},
+            "tier": "pro", "home": "eu", "shards": 4, "plan_since": {"year": 2020},
             "limits": {"default": {"capacity": 10, "rate": "2/s"}, "reports": "unlimited", "daily": "default"},
         }));
         let account = read.expect("an account");
         assert_eq!(account.tier.as_deref(), Some("pro"));
+        assert_eq!(account.home.as_deref(), Some("eu"));
         assert_eq!(account.shards, NonZeroU8::new(4));
         let quota = Quota::new(10, 2).expect("a quota");
         assert_eq!(account.limits.len(), 2);
@@ -100,6 +102,7 @@ mod tests {
         for (value, place) in [
             (json!({"tier": ""}), "`tier`"),
             (json!({"tier": 4}), "`tier`"),
+            (json!({"home": 1}), "`home`"),
             (json!({"shards": 0}), "`shards`"),
             (json!({"shards": 256}), "`shards`"),
             (json!({"shards": 1.5}), "`shards`"),

@@ -8,7 +8,15 @@ use crate::{
     wire::{self, InvalidValue, unexpected},
 };
 
-const COLUMNS: [&str; 6] = ["tier", "shards", "limit_name", "capacity", "rate", "word"];
+const COLUMNS: [&str; 7] = [
+    "tier",
+    "home",
+    "shards",
+    "limit_name",
+    "capacity",
+    "rate",
+    "word",
+];
 
 /// A row as an object of its columns.
 pub(super) type Row = Map<String, Value>;
@@ -32,6 +40,7 @@ fn add(account: &mut Account, row: &Row) -> Result<(), InvalidValue> {
     }
     let column = |name| row.get(name).unwrap_or(&Value::Null);
     agree(&mut account.tier, wire::tier(column("tier"))?, "tier")?;
+    agree(&mut account.home, wire::home(column("home"))?, "home")?;
     agree(
         &mut account.shards,
         wire::shards(column("shards"))?,
@@ -113,14 +122,15 @@ mod tests {
     #[test]
     fn rows_make_one_account() {
         let rows = json!([
-            {"tier": "pro", "shards": 4, "limit_name": "default", "capacity": 10, "rate": 2.0, "word": null},
-            {"tier": "pro", "shards": 4, "limit_name": "reports", "capacity": null, "rate": null, "word": "blocked"},
+            {"tier": "pro", "home": "eu", "shards": 4, "limit_name": "default", "capacity": 10, "rate": 2.0, "word": null},
+            {"tier": "pro", "home": "eu", "shards": 4, "limit_name": "reports", "capacity": null, "rate": null, "word": "blocked"},
         ]);
         let account = read(&rows).expect("sense").expect("rows");
         assert_eq!(
             (account.tier.as_deref(), account.shards),
             (Some("pro"), NonZeroU8::new(4))
         );
+        assert_eq!(account.home.as_deref(), Some("eu"));
         assert_eq!(
             account.limits[&LimitName::default()],
             Quota::new(10, 2).expect("a quota").into()
@@ -150,6 +160,8 @@ mod tests {
         for (second, place) in [
             (json!({"teir": "pro"}), "`teir`"),
             (json!({"tier": "free"}), "`tier`"),
+            (json!({"home": "us"}), "`home`"),
+            (json!({"home": ""}), "`home`"),
             (json!({"shards": 0}), "`shards`"),
             (
                 json!({"limit_name": "Reports", "word": "blocked"}),
@@ -170,7 +182,8 @@ mod tests {
             (json!({"capacity": 1, "rate": "NaN"}), "`rate`"),
             (json!({"capacity": 1, "rate": -1.0}), "`rate`"),
         ] {
-            let first = json!({"tier": "pro", "limit_name": "burst", "word": "blocked"});
+            let first =
+                json!({"tier": "pro", "home": "eu", "limit_name": "burst", "word": "blocked"});
             let error = read(&json!([first, second])).expect_err("no sense");
             assert!(
                 error.starts_with(&format!("row 2, column {place}: ")),

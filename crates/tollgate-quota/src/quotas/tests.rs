@@ -311,6 +311,186 @@ fn an_address_never_claims_what_is_a_tenants() {
     assert_eq!((&*terms.label(), terms.shards().get()), ("pro", 3));
 }
 
+// Regions.
+
+fn two_regions(own: &str) -> Regions {
+    let regions = Regions::new(own).region("eu", 0.4).region("us", 0.6);
+    regions.away("eu", 0.1)
+}
+
+/// What the default limit lets a tenant spend in each region: `eu`, `us`.
+fn in_both(quotas: &Quotas, tenant: &Tenant, account: Option<&Account>) -> [Allowance; 2] {
+    ["eu", "us"].map(|own| {
+        let quotas = quotas.clone().in_regions(two_regions(own));
+        quotas.check().expect("no faults");
+        let terms = quotas.terms(tenant, account);
+        terms.allowance(&quotas.limits()[0])
+    })
+}
+
+fn tokens(capacity: u64, rate: f64) -> Allowance {
+    Quota::new(capacity, rate).expect("a quota").into()
+}
+
+#[test]
+fn a_region_has_its_part_of_every_quota() {
+    let pro = |id: &str| Tenant::new(id, "pro").expect("an id");
+    let quotas = Quotas::new(quota(10))
+        .tier("pro", quota(100))
+        .tenant("acme", quota(1_000))
+        .tenant("free", Allowance::Unlimited);
+    let free = Tenant::new("x", "free").expect("an id");
+    for (tenant, expected) in [
+        (free, [tokens(4, 0.4), tokens(6, 0.6)]),
+        (pro("x"), [tokens(40, 0.4), tokens(60, 0.6)]),
+        (pro("acme"), [tokens(400, 0.4), tokens(600, 0.6)]),
+        (pro("free"), [Allowance::Unlimited; 2]),
+    ] {
+        assert_eq!(in_both(&quotas, &tenant, None), expected, "{tenant:?}");
+    }
+}
+
+#[test]
+fn a_tenant_at_home_has_its_whole_quotas() {
+    let tenant = Tenant::new("acme", "").expect("an id");
+    let quotas = || Quotas::new(quota(10));
+    let (at_eu, at_us) = (
+        [tokens(10, 1.0), Allowance::Blocked],
+        [tokens(1, 0.1), tokens(9, 0.9)],
+    );
+    assert_eq!(
+        in_both(&quotas().home_of("acme", "eu"), &tenant, None),
+        at_eu
+    );
+    let account = |home: &str| Account {
+        home: Some(home.into()),
+        ..Account::default()
+    };
+    assert_eq!(in_both(&quotas(), &tenant, Some(&account("us"))), at_us);
+    // What is written here goes before what a source says, and an unknown region is no home.
+    let us = account("us");
+    let both = in_both(&quotas().home_of("acme", "eu"), &tenant, Some(&us));
+    assert_eq!(both, at_eu);
+    let split = [tokens(4, 0.4), tokens(6, 0.6)];
+    assert_eq!(in_both(&quotas(), &tenant, Some(&account("mars"))), split);
+    // An address has no home, and a limit of all tenants neither.
+    let address = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
+    let named = quotas().home_of("192.0.2.7", "eu");
+    assert_eq!(in_both(&named, &Tenant::anonymous(address), None), split);
+    let shared = Quotas::of(rule("all", 10).scope(Scope::Global)).home_of("acme", "eu");
+    assert_eq!(in_both(&shared, &tenant, None), split);
+}
+
+#[test]
+fn what_regions_cannot_hold_is_refused_in_each() {
+    let split =
+        |quotas: Quotas| ["eu", "us"].map(|own| quotas.clone().in_regions(two_regions(own)));
+    let costly = |cost| rule("default", 100).cost(Cost::new(cost));
+    let homes = |quotas: Quotas| quotas.home_of("acme", "us");
+    for (quotas, path, words) in [
+        (
+            Quotas::new(quota(1)),
+            "limits.default.quota",
+            "the part of the region `eu` is less than one token of 1; a capacity of 3 would do",
+        ),
+        (
+            Quotas::new(quota(10)).tier("pro", quota(2)),
+            "tiers.pro.default",
+            "region `eu`",
+        ),
+        (
+            Quotas::new(quota(10)).tenant("acme", quota(2)),
+            "tenants.acme.limits.default",
+            "region `eu`",
+        ),
+        // Visitors get a tenth.
+        (
+            homes(Quotas::new(quota(9))),
+            "tenants.acme.home",
+            "less than one token of 9; a capacity of 10 would do",
+        ),
+        (
+            homes(Quotas::new(quota(10)).tenant("acme", quota(5))),
+            "tenants.acme.limits.default",
+            "a capacity of 10",
+        ),
+        (
+            Quotas::new(quota(10)).home_of("acme", "mars"),
+            "tenants.acme.home",
+            "there is no region `mars`; there are `eu`, `us`",
+        ),
+        (
+            Quotas::of(costly(41)),
+            "limits.default.cost",
+            "at most 40 in every region",
+        ),
+        (
+            Quotas::new(quota(100)).price(pattern("/a"), RoutePrice::Cost(Cost::new(41))),
+            "routes./a",
+            "at most 40 in every region",
+        ),
+        (
+            Quotas::new(quota(10)).shards_of("acme", NonZeroU8::new(7).expect("not 0")),
+            "tenants.acme.shards",
+            "at most 6 fit",
+        ),
+    ] {
+        for quotas in split(quotas) {
+            assert_fault(&quotas, path, words);
+        }
+    }
+    for fitting in [
+        Quotas::of(costly(40)),
+        homes(Quotas::of(costly(90))),
+        Quotas::new(quota(10)),
+        Quotas::of(rule("off", 1).mode(Mode::Off)).limit(rule("x", 10)),
+    ] {
+        for quotas in split(fitting) {
+            assert_eq!(faults(&quotas), [], "{quotas:?}");
+        }
+    }
+    let [here, _] = split(Quotas::new(quota(100)));
+    assert_eq!(here.largest_capacity(), 40);
+}
+
+#[test]
+fn regions_that_do_not_add_up_are_refused() {
+    let with = |regions| Quotas::new(quota(1_000)).in_regions(regions);
+    let one = || Regions::new("eu").region("eu", 0.5);
+    assert_fault(
+        &with(Regions::new("mars").region("eu", 1.0)),
+        "region",
+        "no region `mars`",
+    );
+    for share in [0.0, -0.1, 1.1, f64::NAN, f64::INFINITY, 1e-12] {
+        let regions = one().region("us", share);
+        assert_fault(&with(regions), "regions.us.share", "not a share");
+    }
+    for share in [-0.1, 1.0, f64::NAN] {
+        let regions = one().region("us", 0.5).away("us", share);
+        assert_fault(&with(regions), "regions.us.away", "not a share");
+    }
+    let sum = "the shares add up to 1.1";
+    assert_fault(&with(one().region("us", 0.6)), "regions", sum);
+    let away = one().region("us", 0.1).away("us", 0.6);
+    let away = away.region("ap", 0.1).away("ap", 0.4);
+    assert_fault(&with(away), "regions", "the home `eu` adds up to 1");
+    assert_fault(
+        &Quotas::new(quota(10)).home_of("acme", "eu"),
+        "tenants.acme.home",
+        "there are no regions",
+    );
+    let rest = with(one()).warnings();
+    let [rest] = &*rest else { panic!("{rest:?}") };
+    assert!(
+        rest.to_string()
+            .contains("add up to 0.5: nobody has the rest"),
+        "{rest}"
+    );
+    let all = with(one().region("us", 0.5));
+    assert_eq!(all.warnings(), []);
+}
+
 // Precedence, as the table at `Quotas` has it.
 
 const LIMITS: [&str; 3] = ["a", "b", "c"];
@@ -397,7 +577,7 @@ fn account_of(says: &Says) -> Account {
             .map(|(limit, allowance)| (name(limit), *allowance))
             .collect(),
         shards: says.shards.and_then(NonZeroU8::new),
-        version: None,
+        ..Account::default()
     }
 }
 

@@ -10,13 +10,14 @@
 use std::{
     error::Error,
     io::{self, IsTerminal, Write},
-    process::{Command, ExitCode},
+    process::ExitCode,
     sync::{Mutex, PoisonError},
     thread,
     time::Duration,
 };
 
 use tokio::runtime::Runtime;
+use tollgate_tests::server_command;
 
 mod bench;
 mod client;
@@ -93,11 +94,7 @@ fn start() -> Result<ExitCode, BoxError> {
     let Some(options) = options()? else {
         return Ok(ExitCode::SUCCESS);
     };
-    if Command::new("redis-server")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
+    if server_command().arg("--version").output().is_err() {
         return Err("there is no `redis-server`. Install it (Debian and Ubuntu: apt-get install redis-server; \
                     macOS: brew install redis)."
             .into());

@@ -86,7 +86,7 @@ fn unknown_fields_are_refused_at_every_level() {
         (
             "[limits.a]\nquota = \"2/s\"\n[tenants.acme.com]\ntier = \"pro\"",
             &[
-                "3:15: tenants.acme.com: there is no field `com` here; there are `tier`, `shards`, `limits`; a name with a dot in it is quoted: \"acme.com\"",
+                "3:15: tenants.acme.com: there is no field `com` here; there are `tier`, `home`, `shards`, `limits`; a name with a dot in it is quoted: \"acme.com\"",
             ],
         ),
     ]);
@@ -451,4 +451,82 @@ fn columns_count_characters() {
         faults(text),
         ["2:30: tenants.\"ÄÖÜ\".tier: `1` is not the name of a tier"]
     );
+}
+
+#[test]
+fn regions_say_which_and_how_much() {
+    let with = |regions: &str| format!("{regions}\n[limits.a]\nquota = \"100/s\"");
+    let two = "[regions]\neu = { share = 0.4 }\nus = { share = 0.6 }";
+    for (text, expected) in [
+        (
+            with("region = \"eu\""),
+            "1:10: region: there are no regions; list them with their shares in `regions`",
+        ),
+        (
+            with(two),
+            "1:2: regions: `region` is missing: which of these this deployment is in, the name of a region, or `{ env = \"REGION\" }` for the environment variable with its name",
+        ),
+        (
+            with("region = \"eu\"\n[regions]"),
+            "2:2: regions: there are no regions here; list all of them with their shares",
+        ),
+        (
+            with(&format!("region = \"mars\"\n{two}")),
+            "1:10: region: there is no region `mars`; there are `eu`, `us`",
+        ),
+        (
+            with(&format!("region = 1\n{two}")),
+            "1:10: region: `1` is not the name of a region, or `{ env = \"REGION\" }` for the environment variable with its name",
+        ),
+        (
+            with(&format!("region = {{ env = \"TOLLGATE_NO_SUCH\" }}\n{two}")),
+            "1:18: region.env: the environment variable `TOLLGATE_NO_SUCH`, which names this region, is not set",
+        ),
+        (
+            with(&format!("region = {{ env = \"A=B\" }}\n{two}")),
+            "1:18: region.env: `\"A=B\"` is not the name of an environment variable",
+        ),
+        (
+            with("region = \"eu\"\n[regions]\neu = { away = 0.1 }"),
+            "3:1: regions.eu: `share` is missing: a share of quotas, a number above 0 and at most 1",
+        ),
+        (
+            with("region = \"eu\"\n[regions]\neu = { share = 0 }"),
+            "3:16: regions.eu.share: `0` is not a share of quotas, a number above 0 and at most 1",
+        ),
+        (
+            with("region = \"eu\"\n[regions]\neu = { share = 1, away = 1.0 }"),
+            "3:26: regions.eu.away: `1.0` is not a share of quotas, a number from 0 and below 1",
+        ),
+        (
+            with(&format!("region = \"eu\"\n{two}\nap = {{ share = 0.1 }}")),
+            "2:2: regions: the shares add up to 1.1, and there is no more than 1 to give away: lower some",
+        ),
+        (
+            with(&format!(
+                "region = \"eu\"\n{two}\n[tenants.x]\nhome = \"mars\""
+            )),
+            "6:8: tenants.x.home: there is no region `mars`; there are `eu`, `us`",
+        ),
+        // The tenant's home is not at fault.
+        (
+            with(&format!("region = 1\n{two}\n[tenants.x]\nhome = \"eu\"")),
+            "1:10: region: `1` is not the name of a region, or `{ env = \"REGION\" }` for the environment variable with its name",
+        ),
+        (
+            format!("region = \"eu\"\n{two}\n[limits.a]\nquota = \"2/s\""),
+            "6:9: limits.a.quota: the part of the region `eu` is less than one token of 2; a capacity of 3 would do, or a larger share",
+        ),
+    ] {
+        assert_eq!(faults(&text), [expected], "\n{text}");
+    }
+}
+
+#[test]
+fn the_environment_may_say_which_region_it_is() {
+    // Cargo sets it to the name of the package.
+    let text = "region = { env = \"CARGO_PKG_NAME\" }\n[regions.tollgate-quota]\nshare = 1.0\n[limits.a]\nquota = \"2/s\"";
+    let parsed = LimitsFile::parse(text, "limits.toml").expect("no faults");
+    let own = parsed.quotas.regions().map(crate::Regions::own);
+    assert_eq!(own, Some("tollgate-quota"));
 }

@@ -6,13 +6,16 @@ use serde_json::{Map, Value, json};
 use super::FULL;
 use crate::{
     LimitsFile,
-    file::parse::{FILE_FIELDS, LIMIT_FIELDS, QUOTA_FIELDS, TENANT_FIELDS},
+    file::parse::{FILE_FIELDS, LIMIT_FIELDS, QUOTA_FIELDS, REGION_FIELDS, TENANT_FIELDS},
 };
 
 /// What only the parser can tell: whether names lead to something, and whether numbers fit one another.
-const BEYOND_A_SCHEMA: [&str; 9] = [
+const BEYOND_A_SCHEMA: [&str; 12] = [
     "there is no tier",
     "there is no limit",
+    "there is no region",
+    "add up to",
+    "less than one token",
     "all tenants share the limit",
     "above every capacity",
     "does not cover this route",
@@ -69,6 +72,7 @@ fn every_field_is_in_the_schema_and_the_example() {
         ("", FILE_FIELDS, ""),
         ("/definitions/limit", LIMIT_FIELDS, "/limits/reports"),
         ("/definitions/quota", QUOTA_FIELDS, "/limits/default/quota"),
+        ("/definitions/region", REGION_FIELDS, "/regions/eu"),
         ("/definitions/tenant", TENANT_FIELDS, "/tenants/acme"),
     ] {
         let mut fields = fields.to_vec();
