@@ -6,6 +6,7 @@ mod checks;
 mod client;
 mod cluster;
 mod fault_proxy;
+pub mod lab;
 mod postgres_server;
 mod redis_server;
 mod resp;
