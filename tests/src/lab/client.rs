@@ -19,7 +19,9 @@ pub enum Client {
 impl Client {
     const ALL: [Self; 2] = [Self::Fred, Self::RedisRs];
 
-    const fn as_str(self) -> &'static str {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fred => "fred",
             Self::RedisRs => "redis-rs",

@@ -140,6 +140,7 @@ impl Drop for Replica {
 /// # Errors
 ///
 /// If it cannot serve.
+#[must_use]
 pub fn serve() -> Option<Result<(), BoxError>> {
     let role = env::var(ROLE).ok()?;
     Some(run(&role))
