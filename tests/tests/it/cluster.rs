@@ -328,15 +328,10 @@ async fn a_password_is_rotated_under_load<S: RedisClient>() {
     for (tenant, load) in tenants.iter().zip(loads) {
         is_back(&store, tenant).await;
         let answers = load.stop().await;
-        let (asked, answered) = (answers.len(), answers.iter().flatten().count());
-        // Those that were under way when their connections ended.
-        assert!(
-            answered + 100 > asked && answered > 10,
-            "{answered} of {asked}"
-        );
-        let refused = answers.iter().filter_map(|it| it.as_ref().err());
-        for error in refused {
-            assert_ne!(error.kind(), ErrorKind::Auth, "{error}");
+        assert!(answers.iter().any(Result::is_ok), "{tenant}");
+        // Connections end, and none is made with the old password.
+        for error in answers.into_iter().filter_map(Result::err) {
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
         }
     }
 }
