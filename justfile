@@ -33,6 +33,14 @@ fleet *ARGS:
 faults *ARGS:
     cargo run --release -p tollgate-tests --bin faults -- --full {{ARGS}}
 
+# what failovers of a cluster, under Sentinel and behind TLS cost, as the tables of docs/topologies.md (about 8 minutes)
+failovers *ARGS:
+    cargo run --release -p tollgate-tests --bin failovers -- {{ARGS}}
+
+# chains of faults at random for so long; `just soak 10m --seed N` repeats one
+soak LENGTH="10m" *ARGS:
+    cargo run --release -p tollgate-tests --bin failovers -- --soak {{LENGTH}} {{ARGS}}
+
 # licences, sources and advisories of the dependencies (needs cargo-deny)
 deny:
     cargo deny check

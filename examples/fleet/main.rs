@@ -6,6 +6,7 @@
 //!
 //! ```text
 //! cargo run --release --example fleet
+//! cargo run --release --example fleet -- --topology cluster
 //! ```
 
 use std::{error::Error, process::ExitCode, time::Duration};
@@ -16,7 +17,11 @@ mod load;
 mod redis;
 mod replica;
 mod report;
+mod servers;
 mod tenants;
+mod topology;
+
+use self::topology::Topology;
 
 type BoxError = Box<dyn Error + Send + Sync>;
 
@@ -28,6 +33,8 @@ Usage: cargo run --release --example fleet -- [OPTIONS]
 Options:
   --replicas N   grow to N replica processes half-way, from 3 at the start (default 10, at least 1)
   --seconds S    send load for S seconds (default 15, at least 2)
+  --topology T   start one server (single, the default), a cluster of three primaries (cluster), a primary with
+                 a replica and three sentinels (sentinel), or a server behind TLS (tls)
   --json         print the result as JSON; progress goes to standard error
   --help         print this
 
@@ -41,6 +48,7 @@ Exits with 1 if a bound was broken, or a tenant was admitted nothing.
 struct Options {
     replicas: usize,
     seconds: u64,
+    topology: Option<Topology>,
     json: bool,
 }
 
@@ -76,10 +84,10 @@ async fn run() -> Result<ExitCode, BoxError> {
 }
 
 async fn demonstrate(options: &Options) -> Result<ExitCode, BoxError> {
-    let redis = redis::Redis::find_or_start()?;
+    let redis = redis::Redis::find_or_start(options.topology)?;
     let mut replicas = Vec::new();
     for _ in 0..FIRST.min(options.replicas) {
-        replicas.push(replica::spawn(redis.url())?);
+        replicas.push(replica::spawn(&redis)?);
     }
     eprintln!(
         "Redis at {}, {} replicas, then {}.",
@@ -92,7 +100,7 @@ async fn demonstrate(options: &Options) -> Result<ExitCode, BoxError> {
     let half = Duration::from_secs(options.seconds) / 2;
     load.watch(half).await;
     while replicas.len() < options.replicas {
-        let replica = replica::spawn(redis.url())?;
+        let replica = replica::spawn(&redis)?;
         load.add_replica(replica.address());
         replicas.push(replica);
     }
@@ -132,6 +140,7 @@ fn options() -> Result<Option<Options>, BoxError> {
     let mut options = Options {
         replicas: 10,
         seconds: 15,
+        topology: None,
         json: false,
     };
     let mut args = lexopt::Parser::from_env();
@@ -139,6 +148,7 @@ fn options() -> Result<Option<Options>, BoxError> {
         match arg {
             Long("replicas") => options.replicas = args.value()?.parse()?,
             Long("seconds") => options.seconds = args.value()?.parse()?,
+            Long("topology") => options.topology = Some(args.value()?.parse()?),
             Long("json") => options.json = true,
             Long("help") => return Ok(None),
             other => return Err(format!("{}; see --help", other.unexpected()).into()),

@@ -2,73 +2,64 @@
 
 use std::{
     env,
-    net::{Ipv4Addr, TcpListener, TcpStream},
-    process::{Child, Command, Stdio},
-    thread,
-    time::Duration,
+    path::{Path, PathBuf},
 };
 
-use crate::BoxError;
+use crate::{
+    BoxError,
+    servers::Servers,
+    topology::{self, Topology},
+};
 
 /// The Redis of `REDIS_URL`, or one of our own, which ends with this value.
 #[derive(Debug)]
 pub(crate) struct Redis {
     url: String,
-    process: Option<Child>,
+    ca_file: Option<PathBuf>,
+    _servers: Option<Servers>,
 }
 
 impl Redis {
-    pub(crate) fn find_or_start() -> Result<Self, BoxError> {
-        match env::var("REDIS_URL") {
-            Ok(url) => Ok(Self { url, process: None }),
-            Err(_) => Self::start(),
+    /// Starts one of this topology, or else finds one, if there is none.
+    pub(crate) fn find_or_start(topology: Option<Topology>) -> Result<Self, BoxError> {
+        match (env::var("REDIS_URL"), topology) {
+            (Ok(_), Some(_)) => Err("with REDIS_URL set, there is no --topology to start".into()),
+            (Ok(url), None) => Ok(Self {
+                url,
+                ca_file: None,
+                _servers: None,
+            }),
+            (Err(_), topology) => Self::start(topology.unwrap_or(Topology::Single)),
         }
+    }
+
+    fn start(topology: Topology) -> Result<Self, BoxError> {
+        let mut servers = Servers::new()?;
+        let url = match topology {
+            Topology::Single => topology::single(&mut servers),
+            Topology::Cluster => topology::cluster(&mut servers),
+            Topology::Sentinel => topology::sentinel(&mut servers),
+            Topology::Tls => topology::tls(&mut servers),
+        }?;
+        Ok(Self {
+            url,
+            ca_file: (topology == Topology::Tls).then(|| servers.file(topology::CERTIFICATE)),
+            _servers: Some(servers),
+        })
     }
 
     pub(crate) fn url(&self) -> &str {
         &self.url
     }
 
+    /// The certificate to trust, if not one of the system's.
+    pub(crate) fn ca_file(&self) -> Option<&Path> {
+        self.ca_file.as_deref()
+    }
+
     pub(crate) fn url_without_password(&self) -> &str {
         self.url
             .rsplit_once('@')
             .map_or(&*self.url, |(_, host)| host)
-    }
-
-    fn start() -> Result<Self, BoxError> {
-        let port = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
-            .local_addr()?
-            .port();
-        let process = Command::new("redis-server")
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| {
-                format!(
-                    "cannot start `redis-server`: {error}\nInstall it (Debian and Ubuntu: apt-get install \
-                     redis-server; macOS: brew install redis), or set REDIS_URL to one that runs."
-                )
-            })?;
-        let redis = Self {
-            url: format!("redis://127.0.0.1:{port}"),
-            process: Some(process),
-        };
-        for _ in 0..500 {
-            if TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok() {
-                return Ok(redis);
-            }
-            thread::sleep(Duration::from_millis(10));
-        }
-        Err("redis-server does not answer within 5 s".into())
-    }
-}
-
-impl Drop for Redis {
-    fn drop(&mut self) {
-        if let Some(process) = &mut self.process {
-            // An error means that it has ended already.
-            let _ = process.kill();
-            let _ = process.wait();
-        }
     }
 }

@@ -25,11 +25,14 @@ use tollgate::{
 
 use crate::{
     BoxError,
+    redis::Redis,
     tenants::{Profile, TENANTS},
 };
 
 /// Names the Redis of the fleet; where it is set, the program is a replica.
 const ROLE: &str = "TOLLGATE_FLEET_REPLICA_OF";
+/// The certificate to trust, if any.
+const CA_FILE: &str = "TOLLGATE_FLEET_CA_FILE";
 
 /// A running replica; killed when dropped.
 #[derive(Debug)]
@@ -52,9 +55,10 @@ impl Drop for Replica {
 }
 
 /// Starts a replica and waits for its address.
-pub(crate) fn spawn(redis: &str) -> Result<Replica, BoxError> {
+pub(crate) fn spawn(redis: &Redis) -> Result<Replica, BoxError> {
     let mut process = Command::new(env::current_exe()?)
-        .env(ROLE, redis)
+        .env(ROLE, redis.url())
+        .envs(redis.ca_file().map(|file| (CA_FILE, file)))
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -78,7 +82,11 @@ pub(crate) fn role() -> Option<Result<String, BoxError>> {
 }
 
 pub(crate) async fn serve(redis: &str) -> Result<(), BoxError> {
-    let store = RedisStore::builder(redis).strict(true).connect().await?;
+    let mut builder = RedisStore::builder(redis).strict(true);
+    if let Some(file) = env::var_os(CA_FILE) {
+        builder = builder.ca_file(file);
+    }
+    let store = builder.connect().await?;
     let (shared, own) = (limiter(store)?, limiter(MemoryStore::new())?);
     let app = CostRouter::new()
         .nest("/shared", side(shared.clone()))

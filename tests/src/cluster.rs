@@ -160,6 +160,12 @@ impl Cluster {
         &mut self.nodes[node]
     }
 
+    /// All nodes, by number.
+    #[must_use]
+    pub fn nodes(&self) -> &[RedisServer] {
+        &self.nodes
+    }
+
     /// How many nodes were started.
     #[must_use]
     pub const fn len(&self) -> usize {

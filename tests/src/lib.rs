@@ -6,6 +6,8 @@ mod checks;
 mod client;
 mod cluster;
 mod fault_proxy;
+pub mod lab;
+mod login;
 mod postgres_server;
 mod redis_server;
 mod resp;
@@ -20,6 +22,7 @@ pub use self::{
     client::RedisClient,
     cluster::Cluster,
     fault_proxy::{Fault, FaultProxy},
+    login::Login,
     postgres_server::PostgresServer,
     redis_server::{RedisServer, free_port, server_command},
     script::{Script, adjust_argv, argv},

@@ -183,6 +183,24 @@ impl RedisServer {
         line.map_or(0, |calls| calls.parse().expect("a number"))
     }
 
+    /// Keeps its replicas from hearing of any more writes until it ends: they are cut off, and nobody may ask for
+    /// its data again.
+    ///
+    /// # Panics
+    ///
+    /// If the server does not answer.
+    pub fn cut_off_replicas(&self) {
+        let mut connection = self.connection();
+        redis::cmd("ACL")
+            .arg(&["SETUSER", "default", "-psync", "-sync"])
+            .query::<()>(&mut connection)
+            .expect("ACL SETUSER");
+        redis::cmd("CLIENT")
+            .arg(&["KILL", "TYPE", "replica"])
+            .query::<u64>(&mut connection)
+            .expect("CLIENT KILL");
+    }
+
     fn try_connection(&self) -> redis::RedisResult<redis::Connection> {
         redis::Client::open(self.url())?.get_connection()
     }

@@ -93,6 +93,26 @@ impl Sentinels {
         &mut self.servers[server]
     }
 
+    /// All servers, by number.
+    #[must_use]
+    pub fn servers(&self) -> &[RedisServer] {
+        &self.servers
+    }
+
+    /// Waits until all servers but the primary are replicas in step with it. All have to answer.
+    pub fn wait(&self) {
+        until("the replicas are in step", || {
+            let primary = self.primary_by(0);
+            let replicas = self.servers.iter().enumerate();
+            let mut replicas = replicas.filter(|(number, _)| *number != primary);
+            replicas.all(|(_, server)| {
+                let info = redis::cmd("INFO").arg("replication").to_owned();
+                let info = info.query::<String>(&mut server.connection());
+                info.is_ok_and(|info| info.contains("master_link_status:up"))
+            })
+        });
+    }
+
     /// Which server one sentinel takes for the primary.
     ///
     /// # Panics

@@ -20,7 +20,7 @@ use tollgate_core::{
     StoreError, conformance,
 };
 use tollgate_limiter::Shards;
-use tollgate_tests::{Cluster, RedisClient, change, charge, check, quota, with_each_client};
+use tollgate_tests::{Cluster, Login, RedisClient, change, charge, check, quota, with_each_client};
 
 use crate::{
     conformance::{OnServer, on},
@@ -275,6 +275,75 @@ async fn a_new_primary_is_used_as_soon_as_a_slot_is_there<S: RedisClient>() {
     assert_eq!(cluster.node(new).calls("script|load"), 1);
 }
 
+async fn a_node_that_is_added_under_load_costs_nobody_a_decision<S: RedisClient>() {
+    let cluster = Cluster::start();
+    let store = store::<S>(&cluster).await;
+    let tenants: Vec<_> = (0..3).map(|node| tenant_on(&cluster, node)).collect();
+    let loads = tenants.iter();
+    let loads: Vec<_> = loads
+        .map(|tenant| Load::start(&store, hourly(tenant)))
+        .collect();
+    let moved = tenants.clone();
+    let (cluster, new) = meanwhile(cluster, move |cluster| {
+        let new = cluster.add_node();
+        for tenant in &moved {
+            let slot = cluster.slot(&key(tenant));
+            cluster.move_slot(slot, new);
+        }
+        cluster.wait();
+        new
+    })
+    .await;
+    // On the new node.
+    sleep(Duration::from_millis(50)).await;
+    for (tenant, load) in tenants.iter().zip(loads) {
+        let answers = load.stop().await;
+        let mut charged = 0;
+        for answer in answers {
+            charged += u64::from(answer.expect("decided by the store").is_allowed());
+        }
+        let last = decide(&store, check(tenant, quota(1_000, "1/h"), 0)).await;
+        let left = remaining(&last.limits[0]);
+        assert_eq!(left, 1_000 - charged, "{tenant}: each charged once");
+        assert_eq!(cluster.owner_of(&key(tenant)), new);
+    }
+    assert!(cluster.node(new).calls("evalsha") > 0);
+}
+
+async fn a_password_is_rotated_under_load<S: RedisClient>() {
+    let (cluster, mut login) = (Cluster::start(), Login::new());
+    for node in cluster.nodes() {
+        login.allow(node);
+    }
+    let builder = S::builder(&cluster.url()).strict(true).deadline(DEADLINE);
+    let builder = builder.username(Login::USER).password_file(login.file());
+    let store = S::open(builder).await;
+    let store = store.expect("a store");
+    let tenants: Vec<_> = (0..3).map(|node| tenant_on(&cluster, node)).collect();
+    let loads = tenants.iter();
+    let loads: Vec<_> = loads
+        .map(|tenant| Load::start(&store, hourly(tenant)))
+        .collect();
+    for tenant in &tenants {
+        decide(&store, hourly(tenant)).await;
+    }
+    // The file stays, for the connections to come.
+    let (_cluster, _login) = meanwhile(cluster, move |cluster| {
+        login.rotate(cluster.nodes());
+        login
+    })
+    .await;
+    for (tenant, load) in tenants.iter().zip(loads) {
+        is_back(&store, tenant).await;
+        let answers = load.stop().await;
+        assert!(answers.iter().any(Result::is_ok), "{tenant}");
+        // Connections end, and none is made with the old password.
+        for error in answers.into_iter().filter_map(Result::err) {
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+        }
+    }
+}
+
 /// Does something to a primary, and waits until another one has its slots.
 async fn replaced(
     cluster: Cluster,
@@ -458,6 +527,8 @@ with_each_client! {
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] each_tenant_has_its_tokens_on_the_primary_of_its_slot
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] slots_that_move_under_load_are_followed
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] a_new_primary_is_used_as_soon_as_a_slot_is_there
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] a_node_that_is_added_under_load_costs_nobody_a_decision
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)] a_password_is_rotated_under_load
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] primaries_that_fail_concern_nobody_else_and_are_replaced
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_documented_user_suffices_on_a_cluster
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] replicas_are_counted_on_a_cluster

@@ -3,12 +3,14 @@
 use std::{
     fs,
     io::{BufRead, BufReader},
+    net::TcpStream,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread::sleep,
     time::Duration,
 };
 
+use tempfile::TempDir;
 use tollgate_tests::{PostgresServer, RedisServer};
 
 /// An example, built by the same `cargo test` that built this test.
@@ -274,11 +276,88 @@ fn the_fleet_holds_every_bound() {
     assert!(said.contains("5 replicas"), "it shows progress: {said}");
 }
 
+/// The demonstration on a topology that it starts itself, with its files in `dir`.
+fn fleet_on(topology: &str, seconds: &str, dir: &TempDir) -> Child {
+    let mut command = example("fleet");
+    command
+        .args(["--topology", topology, "--replicas", "3"])
+        .args(["--seconds", seconds, "--json"])
+        .env_remove("REDIS_URL")
+        .env("TMPDIR", dir.path())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    command.spawn().expect("the fleet")
+}
+
+/// Its first line tells where Redis is: nobody listens there any more, and no file is left.
+fn assert_nothing_is_left(said: &str, dir: &TempDir) {
+    let (_, rest) = said.split_once("://").expect("a URL");
+    let addresses = rest.split([' ', '/']).next().expect("addresses");
+    for address in addresses.trim_end_matches(',').split(',') {
+        assert!(TcpStream::connect(address).is_err(), "{address} is left");
+    }
+    let mut files = fs::read_dir(dir.path()).expect("the folder");
+    assert!(files.next().is_none(), "a file is left");
+}
+
+#[test]
+fn the_fleet_holds_every_bound_on_every_topology() {
+    for (topology, scheme) in [
+        ("cluster", "redis-cluster://"),
+        ("sentinel", "redis-sentinel://"),
+        ("tls", "rediss://"),
+    ] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let fleet = fleet_on(topology, "2", &dir);
+        let output = fleet.wait_with_output().expect("our own child");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{topology}: {said}");
+        assert!(said.contains(scheme), "{said}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+        for row in report["tenants"].as_array().expect("rows") {
+            assert_eq!(row["held"], true, "{topology}: {row}");
+        }
+        assert_nothing_is_left(&said, &dir);
+    }
+}
+
+#[test]
+fn the_fleet_takes_its_servers_with_it_when_it_is_told_to_stop() {
+    for (topology, signal) in [("cluster", "INT"), ("sentinel", "TERM")] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut fleet = Running(fleet_on(topology, "60", &dir));
+        let mut said = String::new();
+        let mut output = BufReader::new(fleet.0.stderr.take().expect("its progress"));
+        while !said.starts_with("Redis at ") {
+            said.clear();
+            assert!(output.read_line(&mut said).expect("UTF-8") > 0, "it ended");
+        }
+        sh(&format!("kill -s {signal} {}", fleet.0.id()));
+        let status = fleet.0.wait().expect("our own child");
+        assert_eq!(status.code(), Some(2), "{topology}");
+        assert_nothing_is_left(&said, &dir);
+    }
+}
+
+#[test]
+fn the_fleet_says_what_to_install() {
+    let output = example("fleet")
+        .args(["--topology", "sentinel"])
+        .env_remove("REDIS_URL")
+        .env("PATH", "/nowhere")
+        .output()
+        .expect("the fleet");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("apt-get install redis-server"), "{said}");
+}
+
 #[test]
 fn the_fleet_says_what_is_wrong_with_its_options() {
     for (args, expected) in [
         (&["--replicas", "0"][..], "--replicas must be from 1 to 100"),
         (&["--seconds", "x"], "x"),
+        (&["--topology", "ring"], "single, cluster, sentinel and tls"),
         (&["--frobnicate"], "see --help"),
     ] {
         let output = example("fleet").args(args).output().expect("the fleet");

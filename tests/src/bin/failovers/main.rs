@@ -1,168 +1,213 @@
-//! `failovers`: what failovers of a cluster and of a primary under Sentinel cost, measured under load, as rows
-//! of a table: who was not decided by the store, how long checks took, what was granted again, and when shared
-//! limits were back.
+//! What failovers of a cluster, of a primary under Sentinel and of a server behind TLS cost: each fault against
+//! servers and replica processes of its own under load, as the tables of `docs/topologies.md`, compared with
+//! what is promised there.
+//!
+//! ```text
+//! cargo run --release -p tollgate-tests --bin failovers
+//! ```
 
-mod load;
+use std::{error::Error, process::ExitCode, thread, time::Duration};
 
-use std::{thread, time::Duration};
+use tokio::{runtime::Runtime, time::Instant};
+use tollgate_tests::lab::{self, Client};
 
-use tokio::time::{Instant, sleep};
-use tollgate::{FailurePolicy, Limiter, Quotas, RedisStore};
-use tollgate_tests::{Cluster, Sentinels, check, quota};
+mod cluster;
+mod fault;
+mod pause;
+mod replicas;
+mod round;
+mod row;
+mod sentinel;
+mod soak;
+mod tenants;
+mod tls;
+mod topology;
 
-use self::load::{Load, Outcome};
+use self::{
+    round::Round,
+    row::{HEADER, Row},
+    topology::Topology,
+};
 
-/// Long enough to see what is normal.
-const CALM: Duration = Duration::from_secs(4);
+type BoxError = Box<dyn Error + Send + Sync>;
 
-/// After a fault has ended.
-const AFTER: Duration = Duration::from_secs(3);
+const HELP: &str = "\
+What failovers cost, and whether what is promised of them holds.
 
-const TENANTS: usize = 24;
+Usage: cargo run --release -p tollgate-tests --bin failovers -- [OPTIONS]
 
-#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
-async fn main() {
-    println!(
-        "| topology | fault | checks | not decided by the store | p99 ms (longest) | granted again | back after the fault, s |"
-    );
-    println!("|---|---|---|---|---|---|---|");
-    for fault in [
-        "none",
-        "primary frozen",
-        "primary killed",
-        "failover in good order",
-        "100 slots moved",
-        "scripts flushed on a primary",
-    ] {
-        cluster(fault).await;
-    }
-    for fault in [
-        "none",
-        "primary frozen",
-        "primary killed",
-        "failover in good order",
-    ] {
-        sentinel(fault).await;
+Options:
+  --only NAME      only the rows whose name contains NAME, such as `cluster` or `cluster: primary frozen`
+  --list           print the names
+  --client NAME    the client library of the replicas: fred (default) or redis-rs
+  --soak DURATION  random chains of faults for so long instead, such as 90s or 10m
+  --seed N         the seed of the chains, as printed by a run before
+  --help           print this
+
+Each fault is tried on 3 replica processes under the policy `open` and 3 under `local`. All of it takes about
+8 minutes; progress goes to standard error.
+
+Exits with 1 if a promise was broken, and with 2 if the lab could not run. Promised are: no failed request; of
+each tenant's tokens at most one capacity granted again per failover; shared limits back within 7 s after the
+topology has healed; and for tenants on other primaries, while one is frozen, a 99th percentile of at most
+twice that of the calm (in one of three attempts: machines are busy).
+";
+
+/// How often a row is tried again in which only latency was missed.
+const MORE_ATTEMPTS: u32 = 2;
+
+/// What the command line says.
+struct Options {
+    only: String,
+    client: Client,
+    soak: Option<Duration>,
+    seed: u64,
+}
+
+fn main() -> ExitCode {
+    match start() {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("failovers: {error}");
+            ExitCode::from(2)
+        }
     }
 }
 
-async fn limiter(url: &str) -> Limiter {
-    let store = RedisStore::builder(url).strict(true).connect().await;
-    Limiter::builder(store.expect("a store"))
-        .quotas(Quotas::new(quota(100_000, "0.001/s")))
-        .on_store_failure(FailurePolicy::Open)
-        .build()
-        .expect("a limiter")
-}
-
-/// The tenants whose buckets are on node 0 are the affected ones.
-async fn cluster(fault: &'static str) {
-    let cluster = blocking(Cluster::start).await;
-    let limiter = limiter(&cluster.url()).await;
-    let slots: Vec<_> = (0..TENANTS)
-        .map(|tenant| cluster.slot(&key(tenant)))
-        .collect();
-    let affected: Vec<_> = slots.iter().map(|slot| *slot <= 5_460).collect();
-    let loads: Vec<_> = (0..TENANTS)
-        .map(|tenant| Load::start(&limiter, &name(tenant)))
-        .collect();
-    sleep(CALM).await;
-    let (cluster, over) = blocking(move || {
-        let mut cluster = cluster;
-        match fault {
-            "primary frozen" => cluster.node(0).pause(),
-            "primary killed" => cluster.node_mut(0).kill(),
-            "failover in good order" => {
-                let replica = cluster.replica_of(0);
-                cluster.run(replica, &["CLUSTER", "FAILOVER"]);
+fn start() -> Result<ExitCode, BoxError> {
+    // This program is also the replica.
+    if let Some(served) = lab::serve() {
+        return served.map(|()| ExitCode::SUCCESS);
+    }
+    let Some(options) = options()? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    let caption = caption(&options)?;
+    let runtime = Runtime::new()?;
+    let holds = match options.soak {
+        Some(length) => {
+            eprintln!("seed {}", options.seed);
+            println!("{caption}\n");
+            print!("{HEADER}");
+            let end = Instant::now() + length;
+            let mut holds = true;
+            let mut chains = soak::chains(&options.only, options.client, options.seed);
+            while Instant::now() < end {
+                let chain = chains.next().ok_or_else(|| nothing(&options.only))?;
+                holds &= print(&chain, &runtime)?;
             }
-            "100 slots moved" => {
-                // Those of the tenants among them.
-                let own = slots.iter().copied().filter(|slot| *slot <= 5_460);
-                for slot in own.chain(0..100) {
-                    if cluster.owner(slot) == 0 {
-                        cluster.move_slot(slot, 1);
-                    }
+            holds
+        }
+        None => tables(&options, &caption, &runtime)?,
+    };
+    Ok(if holds {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+fn tables(options: &Options, caption: &str, runtime: &Runtime) -> Result<bool, BoxError> {
+    let is_wanted = |name: &str| name.contains(&options.only);
+    let rounds = rounds(options.client).filter(|round| is_wanted(&round.name()));
+    let rounds: Vec<_> = rounds.collect();
+    let others = replicas::TABLES.iter().filter(|it| is_wanted(it.name));
+    let others: Vec<_> = others.collect();
+    if rounds.is_empty() && others.is_empty() {
+        return Err(nothing(&options.only));
+    }
+    println!("{caption}");
+    if !rounds.is_empty() {
+        print!("\n{HEADER}");
+    }
+    let mut holds = true;
+    for round in &rounds {
+        holds &= print(round, runtime)?;
+    }
+    for table in others {
+        eprintln!("{}", table.name);
+        print!("\n{}", (table.measure)());
+    }
+    Ok(holds)
+}
+
+/// Carries out a round and prints its row; false if a promise was broken.
+fn print(round: &Round, runtime: &Runtime) -> Result<bool, BoxError> {
+    eprintln!("{}", round.name());
+    let mut row = Row::new(round, &round.run(runtime.handle())?);
+    for _ in 0..MORE_ATTEMPTS {
+        if !row.is_only_slow {
+            break;
+        }
+        eprintln!("  {}: once more", row.broken.join("; "));
+        row = Row::new(round, &round.run(runtime.handle())?);
+    }
+    print!("{row}");
+    for broken in &row.broken {
+        eprintln!("  BROKEN: {broken}");
+    }
+    Ok(row.broken.is_empty())
+}
+
+fn rounds(client: Client) -> impl Iterator<Item = Round> {
+    Topology::ALL.into_iter().flat_map(move |topology| {
+        topology.faults().iter().map(move |fault| Round {
+            topology,
+            faults: vec![(*fault, 0)],
+            client,
+        })
+    })
+}
+
+/// What the figures are of.
+fn caption(options: &Options) -> Result<String, BoxError> {
+    let version = replicas::version().map_err(|_| {
+        "there is no `redis-server`. Install it (Debian and Ubuntu: apt-get install redis-server; macOS: brew \
+         install redis)."
+    })?;
+    let cores = thread::available_parallelism()?;
+    let client = options.client.as_str();
+    Ok(format!(
+        "One machine with {cores} cores for all processes, Redis {version}, client library {client}:"
+    ))
+}
+
+fn nothing(only: &str) -> BoxError {
+    format!("no row with `{only}` in its name; see --list").into()
+}
+
+/// `None` if only help or the list is wanted.
+fn options() -> Result<Option<Options>, BoxError> {
+    use lexopt::prelude::{Long, ValueExt};
+
+    let mut options = Options {
+        only: String::new(),
+        client: Client::Fred,
+        soak: None,
+        seed: fastrand::u64(..1_000_000),
+    };
+    let mut args = lexopt::Parser::from_env();
+    while let Some(arg) = args.next()? {
+        match arg {
+            Long("only") => options.only = args.value()?.string()?,
+            Long("client") => options.client = args.value()?.parse()?,
+            Long("soak") => options.soak = Some(args.value()?.parse_with(soak::length)?),
+            Long("seed") => options.seed = args.value()?.parse()?,
+            Long("list") => {
+                for round in rounds(options.client) {
+                    println!("{}", round.name());
                 }
+                for table in replicas::TABLES {
+                    println!("{}", table.name);
+                }
+                return Ok(None);
             }
-            "scripts flushed on a primary" => cluster.flush_scripts(0),
-            _ => {}
-        }
-        if fault.starts_with("primary") {
-            while cluster.owner(0) == 0 {
-                thread::sleep(Duration::from_millis(20));
+            Long("help") => {
+                print!("{HELP}");
+                return Ok(None);
             }
+            other => return Err(format!("{}; see --help", other.unexpected()).into()),
         }
-        (cluster, Instant::now())
-    })
-    .await;
-    sleep(AFTER).await;
-    let mut groups = [Outcome::default(), Outcome::default()];
-    for (tenant, load) in loads.into_iter().enumerate() {
-        let seen = load.stop().await;
-        let owner = cluster.owner_of(&key(tenant));
-        let left = tokens(&mut cluster.node(owner).connection(), tenant);
-        groups[usize::from(affected[tenant])].add(&seen, left, over);
     }
-    for (group, outcome) in ["on other primaries", "on this primary"].iter().zip(groups) {
-        println!("| cluster, tenants {group} | {fault} {outcome}");
-    }
-}
-
-async fn sentinel(fault: &'static str) {
-    let group = blocking(Sentinels::start).await;
-    let limiter = limiter(&group.url()).await;
-    let loads: Vec<_> = (0..TENANTS)
-        .map(|tenant| Load::start(&limiter, &name(tenant)))
-        .collect();
-    sleep(CALM).await;
-    let (group, over) = blocking(move || {
-        let mut group = group;
-        match fault {
-            "primary frozen" => group.server(0).pause(),
-            "primary killed" => group.server_mut(0).kill(),
-            "failover in good order" => group.fail_over(),
-            _ => {}
-        }
-        if fault.starts_with("primary") {
-            group.wait_for_another_than(0);
-        }
-        (group, Instant::now())
-    })
-    .await;
-    sleep(3 * AFTER).await;
-    let primary = group.primary_by(1);
-    let mut outcome = Outcome::default();
-    for (tenant, load) in loads.into_iter().enumerate() {
-        let seen = load.stop().await;
-        let left = tokens(&mut group.server(primary).connection(), tenant);
-        outcome.add(&seen, left, over);
-    }
-    println!("| sentinel | {fault} {outcome}");
-}
-
-fn name(tenant: usize) -> String {
-    format!("tenant-{tenant}")
-}
-
-fn key(tenant: usize) -> String {
-    check(&name(tenant), quota(100_000, "0.001/s"), 1).charges()[0]
-        .key
-        .to_string()
-}
-
-/// The tokens that the last write left; `None` if the bucket is not there.
-fn tokens(connection: &mut redis::Connection, tenant: usize) -> Option<f64> {
-    let value: Option<Vec<u8>> = redis::cmd("GET")
-        .arg(key(tenant))
-        .query(connection)
-        .expect("GET");
-    let bytes = value?.get(..8)?.try_into().ok()?;
-    Some(f64::from_le_bytes(bytes))
-}
-
-/// The harness waits for processes.
-async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let done = tokio::task::spawn_blocking(work).await;
-    done.expect("no panic")
+    Ok(Some(options))
 }

@@ -6,14 +6,15 @@ use std::{
 };
 
 use redis::{Connection, RedisResult, cmd};
-use tollgate_tests::{Answer, Fault as Network, FaultProxy, RedisServer, StubServer, free_port};
+use serde_json::json;
+use tollgate_tests::{
+    Answer, Fault as Network, FaultProxy, RedisServer, StubServer, free_port,
+    lab::{self, Client, Policy, Replica, Role},
+};
 
 use crate::{
     BoxError,
-    client::Client,
     fault::Kind,
-    policy::Policy,
-    replica::{self, REPLICAS, Replica, Role},
     tenants::{AUDITED, TENANTS},
 };
 
@@ -69,24 +70,12 @@ impl Bench {
         let url = format!("redis://{login}127.0.0.1:{}", proxy.port());
         let logs = tempfile::tempdir()?;
         let role = Role {
-            redis: url,
+            redis: json!({ "url": url }),
             policy,
             client,
+            tenants: TENANTS.to_vec(),
         };
-        let replicas = thread::scope(|scope| {
-            let starting: Vec<_> = (0..REPLICAS)
-                .map(|number| {
-                    let (role, log) = (&role, logs.path().join(number.to_string()));
-                    scope.spawn(move || replica::spawn(role, log))
-                })
-                .collect();
-            // All of them, before the first error counts.
-            let started: Vec<_> = starting.into_iter().map(|replica| replica.join()).collect();
-            started
-                .into_iter()
-                .map(|replica| replica.map_err(|_| BoxError::from("a replica did not start"))?)
-                .collect::<Result<Vec<_>, _>>()
-        })?;
+        let replicas = lab::start(&role, logs.path())?;
         Ok(Self {
             kind,
             replicas,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::DEADLINE;
+use tollgate_tests::lab::DEADLINE;
 
 /// A way in which Redis, or the way to it, fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,31 +17,25 @@ use std::{
 };
 
 use tokio::runtime::Runtime;
-use tollgate_tests::server_command;
+use tollgate_tests::{
+    lab::{self, Client, Policy},
+    server_command,
+};
 
 mod bench;
-mod client;
 mod fault;
-mod load;
-mod policy;
-mod replica;
 mod report;
 mod run;
 mod tenants;
 mod verdict;
 
 use self::{
-    client::Client,
     fault::{FAULTS, Fault},
-    policy::Policy,
     run::Progress,
     verdict::Verdict,
 };
 
 type BoxError = Box<dyn Error + Send + Sync>;
-
-/// The deadline of a check in the replicas: the default.
-const DEADLINE: Duration = Duration::from_millis(25);
 
 const HELP: &str = "\
 What a service does when Redis is slow, silent, wrong or gone.
@@ -85,11 +79,9 @@ fn main() -> ExitCode {
 }
 
 fn start() -> Result<ExitCode, BoxError> {
-    // This program is also the replica: see `replica::spawn`.
-    if let Some(role) = replica::role() {
-        let role = role?;
-        Runtime::new()?.block_on(replica::serve(&role))?;
-        return Ok(ExitCode::SUCCESS);
+    // This program is also the replica.
+    if let Some(served) = lab::serve() {
+        return served.map(|()| ExitCode::SUCCESS);
     }
     let Some(options) = options()? else {
         return Ok(ExitCode::SUCCESS);

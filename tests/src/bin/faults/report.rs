@@ -2,7 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::{policy::Policy, verdict::Verdict};
+use tollgate_tests::lab::Policy;
+
+use crate::verdict::Verdict;
 
 const HEADER: &str = "\
 | fault | policy | errors | requests | by policy | failed | slower, p99 | slower, max | heavy by policy | its bound | charged, of sent | unanswered | back after | promises |

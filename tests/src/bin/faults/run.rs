@@ -8,23 +8,19 @@ use std::{
 };
 
 use tokio::{runtime::Handle, time::Instant};
+use tollgate_tests::lab::{Client, Load, Outcome, Policy, Sample, back};
 
 use crate::{
     BoxError,
     bench::{Bench, STEP},
-    client::Client,
     fault::Fault,
-    load::{By, Load, Outcome, Sample},
-    policy::Policy,
-    replica::REPLICAS,
+    tenants::TENANTS,
 };
 
 /// Long enough for the tenants that send more than their quota to have spent their burst.
 const CALM: Duration = Duration::from_millis(2_500);
 /// Longer than the promise, to see how much it was missed by.
 const PATIENCE: Duration = Duration::from_secs(12);
-/// So many decisions in a row by Redis mean that a replica shares its limits again.
-const STREAK: usize = 10;
 
 /// What a run looks like at the moment.
 pub(crate) type Progress = Mutex<String>;
@@ -64,7 +60,7 @@ pub(crate) fn run(
     let mut bench = Bench::start(fault.kind, policy, client)?;
     let start = starting.elapsed();
     let addresses = bench.replicas.iter().map(|replica| replica.address());
-    let load = Load::start(runtime, addresses.collect());
+    let load = Load::start(runtime, addresses.collect(), &TENANTS);
 
     if !fault.kind.is_at_start() {
         let end = Instant::now() + CALM;
@@ -92,7 +88,7 @@ pub(crate) fn run(
 
     let back = loop {
         say("recovery", Some(&load));
-        if let Some(back) = back(&load.samples(), fault_ended) {
+        if let Some(back) = back(&load.samples(), fault_ended, |_| true) {
             break Some(back);
         }
         if fault_ended.elapsed() > PATIENCE {
@@ -121,33 +117,6 @@ pub(crate) fn run(
         grown,
         log: bench.replicas.iter().map(|replica| replica.log()).collect(),
     })
-}
-
-/// How long after `ended` each replica had begun to decide by Redis, for good as far as can be seen.
-fn back(samples: &[Sample], ended: Instant) -> Option<Duration> {
-    let mut last = Duration::ZERO;
-    for replica in 0..REPLICAS as usize {
-        let mut streak = Vec::new();
-        for sample in samples {
-            if sample.replica != replica || sample.sent < ended {
-                continue;
-            }
-            match sample.outcome {
-                Outcome::Admitted(By::Store) | Outcome::Denied(By::Store) => {
-                    streak.push(sample.answered);
-                }
-                _ => streak.clear(),
-            }
-            if streak.len() == STREAK {
-                break;
-            }
-        }
-        if streak.len() < STREAK {
-            return None;
-        }
-        last = last.max(streak[0] - ended);
-    }
-    Some(last)
 }
 
 fn counts(samples: &[Sample]) -> String {

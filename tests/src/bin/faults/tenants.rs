@@ -1,17 +1,8 @@
 //! Who uses the service, and how.
 
-use tollgate::{Quota, Tenant};
+use std::borrow::Cow;
 
-/// A tenant of the lab: its quota, and the load that it sends.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Profile {
-    pub(crate) name: &'static str,
-    pub(crate) capacity: u64,
-    /// Tokens per second.
-    pub(crate) rate: f64,
-    /// Requests per second that it sends, over all replicas.
-    pub(crate) sends: u32,
-}
+use tollgate_tests::lab::Profile;
 
 /// Stays within its quota: never to be denied.
 pub(crate) const STEADY: usize = 0;
@@ -22,46 +13,29 @@ pub(crate) const HEAVY: usize = 2;
 /// Hardly refills, so that what Redis has charged can be read from the bucket.
 pub(crate) const AUDITED: usize = 3;
 
-pub(crate) const TENANTS: [Profile; 4] = [
+pub(crate) static TENANTS: [Profile; 4] = [
     Profile {
-        name: "steady",
+        name: Cow::Borrowed("steady"),
         capacity: 60,
         rate: 30.0,
         sends: 15,
     },
     Profile {
-        name: "drained",
+        name: Cow::Borrowed("drained"),
         capacity: 60,
         rate: 6.0,
         sends: 45,
     },
     Profile {
-        name: "heavy",
+        name: Cow::Borrowed("heavy"),
         capacity: 120,
         rate: 60.0,
         sends: 220,
     },
     Profile {
-        name: "audited",
+        name: Cow::Borrowed("audited"),
         capacity: 100_000,
         rate: 0.01,
         sends: 20,
     },
 ];
-
-impl Profile {
-    pub(crate) fn quota(&self) -> Quota {
-        Quota::new(self.capacity, self.rate).expect("a valid quota")
-    }
-
-    /// The capacity that one of `replicas` enforces by itself.
-    pub(crate) fn local_capacity(&self, replicas: u32) -> u64 {
-        self.quota().share(replicas, 1).capacity()
-    }
-
-    /// The tenant whose key this is. A real service would verify a signature or look into a database.
-    pub(crate) fn authenticate(key: &str) -> Option<Tenant> {
-        let profile = TENANTS.iter().find(|profile| profile.name == key)?;
-        Tenant::new(profile.name, "lab").ok()
-    }
-}

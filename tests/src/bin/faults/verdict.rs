@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use tollgate_tests::lab::{By, DEADLINE, Outcome, Policy, Profile, REPLICAS, Sample, quantile};
+
 use crate::{
-    DEADLINE,
     fault::Fault,
-    load::{By, Outcome, Sample},
-    policy::Policy,
-    replica::REPLICAS,
     run::Observed,
-    tenants::{AUDITED, DRAINED, HEAVY, Profile, STEADY, TENANTS},
+    tenants::{AUDITED, DRAINED, HEAVY, STEADY, TENANTS},
 };
 
 /// After the fault, shared limits are back within this time.
@@ -73,9 +71,8 @@ impl Verdict {
         let back_at = observed.fault_ended + observed.back.unwrap_or_default();
         let is_disturbed =
             |sample: &&Sample| sample.sent >= observed.fault_began && sample.sent <= back_at;
-        let calm = Latencies::of(samples.iter().filter(|sample| !is_disturbed(sample)));
-        let disturbed = Latencies::of(samples.iter().filter(is_disturbed));
-        let calm_median = calm.quantile(0.5);
+        let calm_median = quantile(samples.iter().filter(|it| !is_disturbed(it)), 0.5);
+        let disturbed = |share| quantile(samples.iter().filter(is_disturbed), share);
         let tenants: Vec<_> = (0..TENANTS.len())
             .map(|tenant| Admitted::new(tenant, fault, policy, observed))
             .collect();
@@ -104,8 +101,8 @@ impl Verdict {
             unavailable,
             decided_by_policy: count(samples, |sample| sample.outcome.is_by_policy()),
             calm_median_ms: millis(calm_median),
-            added_p99_ms: millis(disturbed.quantile(0.99).saturating_sub(calm_median)),
-            added_max_ms: millis(disturbed.quantile(1.0).saturating_sub(calm_median)),
+            added_p99_ms: millis(disturbed(0.99).saturating_sub(calm_median)),
+            added_max_ms: millis(disturbed(1.0).saturating_sub(calm_median)),
             tenants,
             charged,
             audited_sent: count(samples, |sample| sample.tenant == AUDITED),
@@ -117,7 +114,7 @@ impl Verdict {
             log_lines: observed.log.lines().count(),
             broken: Vec::new(),
         };
-        verdict.broken = verdict.broken_promises(fault, observed, disturbed.quantile(1.0));
+        verdict.broken = verdict.broken_promises(fault, observed, disturbed(1.0));
         verdict
     }
 
@@ -222,7 +219,7 @@ impl Admitted {
         };
         let bursts = if fault.kind.loses_buckets() { 2.0 } else { 1.0 };
         Self {
-            tenant: profile.name,
+            tenant: &profile.name,
             by_store: of(Outcome::Admitted(By::Store)),
             by_store_bound: bursts * number(profile.capacity)
                 + profile.rate * span(samples()).as_secs_f64()
@@ -276,31 +273,6 @@ fn span<'a>(samples: impl Iterator<Item = &'a Sample> + Clone) -> Duration {
     match (first, last) {
         (Some(first), Some(last)) => last - first,
         _ => Duration::ZERO,
-    }
-}
-
-/// How long requests took, sorted.
-struct Latencies(Vec<Duration>);
-
-// === impl Latencies ===
-
-impl Latencies {
-    fn of<'a>(samples: impl Iterator<Item = &'a Sample>) -> Self {
-        let latency = |sample: &Sample| sample.answered - sample.sent;
-        let mut latencies: Vec<_> = samples.map(latency).collect();
-        latencies.sort_unstable();
-        Self(latencies)
-    }
-
-    fn quantile(&self, quantile: f64) -> Duration {
-        #[expect(
-            clippy::cast_precision_loss,
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "an index"
-        )]
-        let index = (self.0.len().saturating_sub(1) as f64 * quantile).ceil() as usize;
-        self.0.get(index).copied().unwrap_or_default()
     }
 }
 

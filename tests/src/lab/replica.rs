@@ -4,62 +4,86 @@ use std::{
     env, fs,
     io::{self, BufRead, BufReader, Read},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::Arc,
     thread,
     time::Duration,
 };
 
 use axum::{
-    extract::Request,
+    extract::{Request, State},
     http::header,
     middleware::{self, Next},
     response::Response,
 };
-use tokio::net::TcpListener;
+use serde::{Deserialize, Serialize};
+use tokio::{net::TcpListener, runtime::Runtime};
 use tollgate::{
     CostRouter, FailurePolicy, Limiter, Metrics, Quota, Quotas, RateLimitLayer, RedisRsStore,
     RedisStore, costs::routing::get,
 };
-use tollgate_tests::RedisClient;
+use tollgate_redis::RedisSettings;
 
-use crate::{
-    BoxError, DEADLINE,
-    client::Client,
-    policy::Policy,
-    tenants::{Profile, TENANTS},
-};
+use super::{BoxError, Client, Policy, Profile};
+use crate::RedisClient;
 
 /// How many there are, and what each is told that there are.
-pub(crate) const REPLICAS: u32 = 3;
+pub const REPLICAS: u32 = 3;
+
+/// The deadline of a check in the replicas: the default.
+pub const DEADLINE: Duration = Duration::from_millis(25);
 
 /// What a replica is told.
-#[derive(Debug)]
-pub(crate) struct Role {
-    pub(crate) redis: String,
-    pub(crate) policy: Policy,
-    pub(crate) client: Client,
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Role {
+    /// A section of a file: see [`RedisSettings`].
+    pub redis: serde_json::Value,
+    /// What decides where Redis does not.
+    pub policy: Policy,
+    /// The library through which it calls Redis.
+    pub client: Client,
+    /// Whom it serves.
+    pub tenants: Vec<Profile>,
 }
 
-/// Names the Redis; where it is set, the program is a replica.
-const ROLE: &str = "TOLLGATE_FAULT_LAB_REPLICA_OF";
-const CLIENT: &str = "TOLLGATE_FAULT_LAB_CLIENT";
-const POLICY: &str = "TOLLGATE_FAULT_LAB_POLICY";
+/// Holds the role as JSON; where it is set, the program is a replica.
+const ROLE: &str = "TOLLGATE_LAB_REPLICA";
 
 /// A running replica; killed when dropped.
 #[derive(Debug)]
-pub(crate) struct Replica {
+pub struct Replica {
     process: Child,
     address: SocketAddr,
     log: PathBuf,
 }
 
-/// Starts a replica that logs into `log`, and waits for its address.
-pub(crate) fn spawn(role: &Role, log: PathBuf) -> Result<Replica, BoxError> {
+/// Starts all replicas of one role, which log into `logs`, and waits for their addresses. They run the
+/// program that calls this, which has to [`serve`] if it can.
+///
+/// # Errors
+///
+/// If one does not start; says why.
+pub fn start(role: &Role, logs: &Path) -> Result<Vec<Replica>, BoxError> {
+    thread::scope(|scope| {
+        let starting: Vec<_> = (0..REPLICAS)
+            .map(|number| {
+                let log = logs.join(format!("{}-{number}", role.policy.as_str()));
+                scope.spawn(move || spawn(role, log))
+            })
+            .collect();
+        // All of them, before the first error counts.
+        let started: Vec<_> = starting.into_iter().map(|replica| replica.join()).collect();
+        started
+            .into_iter()
+            .map(|replica| replica.map_err(|_| BoxError::from("a replica did not start"))?)
+            .collect()
+    })
+}
+
+fn spawn(role: &Role, log: PathBuf) -> Result<Replica, BoxError> {
     let mut process = Command::new(env::current_exe()?)
-        .env(ROLE, &role.redis)
-        .env(CLIENT, role.client.as_str())
-        .env(POLICY, role.policy.as_str())
+        .env(ROLE, serde_json::to_string(role)?)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(fs::File::create(&log)?)
@@ -81,17 +105,21 @@ pub(crate) fn spawn(role: &Role, log: PathBuf) -> Result<Replica, BoxError> {
 // === impl Replica ===
 
 impl Replica {
-    pub(crate) fn address(&self) -> SocketAddr {
+    /// Where it serves.
+    #[must_use]
+    pub const fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// What it has logged.
-    pub(crate) fn log(&self) -> String {
+    #[must_use]
+    pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// The memory that it occupies, in KiB; 0 where the system does not tell.
-    pub(crate) fn memory(&self) -> u64 {
+    #[must_use]
+    pub fn memory(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.id()));
         let status = status.unwrap_or_default();
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -107,36 +135,38 @@ impl Drop for Replica {
     }
 }
 
-/// What this process is told, if it is to be a replica.
-pub(crate) fn role() -> Option<Result<Role, BoxError>> {
-    let redis = env::var(ROLE).ok()?;
-    let rest = || Ok((env::var(POLICY)?.parse()?, env::var(CLIENT)?.parse()?));
-    Some(rest().map(|(policy, client)| Role {
-        redis,
-        policy,
-        client,
-    }))
+/// Serves until the lab ends, if this process is to be a replica.
+///
+/// # Errors
+///
+/// If it cannot serve.
+#[must_use]
+pub fn serve() -> Option<Result<(), BoxError>> {
+    let role = env::var(ROLE).ok()?;
+    Some(run(&role))
 }
 
-pub(crate) async fn serve(role: &Role) -> Result<(), BoxError> {
+fn run(role: &str) -> Result<(), BoxError> {
+    let role: Role = serde_json::from_str(role)?;
+    let runtime = Runtime::new()?;
     match role.client {
-        Client::Fred => serve_through::<RedisStore>(role).await,
-        Client::RedisRs => serve_through::<RedisRsStore>(role).await,
+        Client::Fred => runtime.block_on(serve_through::<RedisStore>(role)),
+        Client::RedisRs => runtime.block_on(serve_through::<RedisRsStore>(role)),
     }
 }
 
-async fn serve_through<S: RedisClient>(role: &Role) -> Result<(), BoxError> {
+async fn serve_through<S: RedisClient>(role: Role) -> Result<(), BoxError> {
     tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(false)
         .init();
-    let quotas = TENANTS
-        .iter()
-        .fold(Quotas::new(Quota::new(1, "1/s")?), |quotas, profile| {
-            quotas.tenant(profile.name, profile.quota())
-        });
+    let tenants = role.tenants.iter();
+    let quotas = tenants.fold(Quotas::new(Quota::new(1, "1/s")?), |quotas, profile| {
+        quotas.tenant(&*profile.name, profile.quota())
+    });
+    let settings: RedisSettings = serde_json::from_value(role.redis)?;
     let metrics = Metrics::new();
-    let limiter = Limiter::builder(S::open(S::builder(&role.redis)).await?)
+    let limiter = Limiter::builder(S::open(settings.into()).await?)
         .quotas(quotas)
         .deadline(DEADLINE)
         .on_store_failure(match role.policy {
@@ -149,7 +179,10 @@ async fn serve_through<S: RedisClient>(role: &Role) -> Result<(), BoxError> {
     let app = CostRouter::new()
         .route("/items", get(|| async { "items" }))
         .layer(RateLimitLayer::new(limiter))
-        .layer(middleware::from_fn(authenticate))
+        .layer(middleware::from_fn_with_state(
+            Arc::from(role.tenants),
+            authenticate,
+        ))
         .into_router()
         .route("/metrics", metrics.route());
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -160,12 +193,18 @@ async fn serve_through<S: RedisClient>(role: &Role) -> Result<(), BoxError> {
     Ok(())
 }
 
-async fn authenticate(mut request: Request, next: Next) -> Response {
+async fn authenticate(
+    State(tenants): State<Arc<[Profile]>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
     let key = request
         .headers()
         .get(header::AUTHORIZATION)
         .and_then(|value| value.to_str().ok());
-    if let Some(tenant) = key.and_then(|key| Profile::authenticate(key.strip_prefix("Bearer ")?)) {
+    if let Some(tenant) =
+        key.and_then(|key| Profile::authenticate(&tenants, key.strip_prefix("Bearer ")?))
+    {
         request.extensions_mut().insert(tenant);
     }
     next.run(request).await

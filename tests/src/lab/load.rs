@@ -21,23 +21,29 @@ use tokio::{
     time::{Instant, MissedTickBehavior, interval, timeout},
 };
 
-use crate::tenants::{Profile, TENANTS};
+use super::{Profile, REPLICAS};
+
+/// So many decisions in a row by Redis mean that a replica shares its limits again.
+const STREAK: usize = 10;
 
 /// A request that takes longer hangs.
 const HANG: Duration = Duration::from_secs(5);
 
 /// Who decided a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub enum By {
     /// Redis: the answer tells the limit of the whole fleet.
     Store,
     /// The failure policy: the answer tells a replica's share, or nothing.
     Policy,
 }
 
+/// What a client got.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub enum Outcome {
+    /// `200`.
     Admitted(By),
+    /// `429`.
     Denied(By),
     /// `503`.
     Unavailable,
@@ -48,7 +54,9 @@ pub(crate) enum Outcome {
 // === impl Outcome ===
 
 impl Outcome {
-    pub(crate) fn is_by_policy(&self) -> bool {
+    /// Whether the failure policy has decided.
+    #[must_use]
+    pub const fn is_by_policy(&self) -> bool {
         matches!(
             self,
             Self::Admitted(By::Policy) | Self::Denied(By::Policy) | Self::Unavailable
@@ -58,19 +66,35 @@ impl Outcome {
 
 /// One request.
 #[derive(Clone, Debug)]
-pub(crate) struct Sample {
-    pub(crate) tenant: usize,
-    pub(crate) replica: usize,
-    pub(crate) sent: Instant,
-    pub(crate) answered: Instant,
-    pub(crate) outcome: Outcome,
+pub struct Sample {
+    /// Its number among those that send.
+    pub tenant: usize,
+    /// The number of the replica that was asked.
+    pub replica: usize,
+    /// When the request was sent.
+    pub sent: Instant,
+    /// When the answer was there, or nobody waited for it any more.
+    pub answered: Instant,
+    /// What came of it.
+    pub outcome: Outcome,
+}
+
+// === impl Sample ===
+
+impl Sample {
+    /// How long it took.
+    #[must_use]
+    pub fn latency(&self) -> Duration {
+        self.answered - self.sent
+    }
 }
 
 type Http = Client<HttpConnector, Empty<Bytes>>;
 type Samples = Arc<Mutex<Vec<Sample>>>;
 
 /// Load that is being sent.
-pub(crate) struct Load {
+#[derive(Debug)]
+pub struct Load {
     samples: Samples,
     replicas: Vec<SocketAddr>,
     runtime: Handle,
@@ -80,13 +104,16 @@ pub(crate) struct Load {
 }
 
 impl Load {
-    pub(crate) fn start(runtime: &Handle, replicas: Vec<SocketAddr>) -> Self {
+    /// Sends the load of these tenants to these replicas, in turn.
+    #[must_use]
+    pub fn start(runtime: &Handle, replicas: Vec<SocketAddr>, tenants: &[Profile]) -> Self {
         let http: Http = Client::builder(TokioExecutor::new()).build_http();
         let samples = Samples::default();
         let (stop, stopped) = watch::channel(false);
-        let senders = (0..TENANTS.len()).map(|tenant| {
+        let senders = tenants.iter().enumerate().map(|(tenant, profile)| {
             let sender = Sender {
                 tenant,
+                profile: profile.clone(),
                 http: http.clone(),
                 replicas: replicas.clone(),
                 samples: samples.clone(),
@@ -103,12 +130,14 @@ impl Load {
         }
     }
 
-    pub(crate) fn samples(&self) -> MutexGuard<'_, Vec<Sample>> {
+    /// What came of the requests that were answered so far.
+    pub fn samples(&self) -> MutexGuard<'_, Vec<Sample>> {
         self.samples.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The values of `kind` of the store errors that the replicas have counted.
-    pub(crate) fn error_kinds(&self) -> BTreeSet<String> {
+    #[must_use]
+    pub fn error_kinds(&self) -> BTreeSet<String> {
         let mut kinds = BTreeSet::new();
         for address in &self.replicas {
             let scrape = async { timeout(HANG, scrape(&self.http, *address)).await };
@@ -124,7 +153,8 @@ impl Load {
     }
 
     /// Ends the load and waits for the last answers.
-    pub(crate) fn stop(mut self) -> Vec<Sample> {
+    #[must_use]
+    pub fn stop(mut self) -> Vec<Sample> {
         self.stop.send_replace(true);
         for sender in self.senders.drain(..) {
             let _ = self.runtime.block_on(sender);
@@ -147,6 +177,7 @@ async fn scrape(http: &Http, address: SocketAddr) -> String {
 #[derive(Clone)]
 struct Sender {
     tenant: usize,
+    profile: Profile,
     http: Http,
     replicas: Vec<SocketAddr>,
     samples: Samples,
@@ -156,7 +187,7 @@ struct Sender {
 
 impl Sender {
     async fn run(self, mut stopped: watch::Receiver<bool>) {
-        let mut ticks = interval(Duration::from_secs(1) / TENANTS[self.tenant].sends);
+        let mut ticks = interval(Duration::from_secs(1) / self.profile.sends);
         // A tick that comes late is not made up for by a burst.
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         // What waits for an answer does not keep the next request from being sent; a hang bounds how many.
@@ -173,7 +204,7 @@ impl Sender {
     }
 
     async fn send(self, replica: usize) {
-        let profile = &TENANTS[self.tenant];
+        let profile = &self.profile;
         let request = Request::get(format!("http://{}/items", self.replicas[replica]))
             .header(header::AUTHORIZATION, format!("Bearer {}", profile.name))
             .body(Empty::new())
@@ -196,6 +227,54 @@ impl Sender {
             .unwrap_or_else(PoisonError::into_inner)
             .push(sample);
     }
+}
+
+/// How long after `ended` each replica had begun to decide by Redis, for good as far as can be seen from the
+/// requests of some tenants; `None` if one has not.
+#[must_use]
+pub fn back(
+    samples: &[Sample],
+    ended: Instant,
+    counts: impl Fn(&Sample) -> bool,
+) -> Option<Duration> {
+    let mut last = Duration::ZERO;
+    for replica in 0..REPLICAS as usize {
+        let mut streak = Vec::new();
+        for sample in samples {
+            if sample.replica != replica || sample.sent < ended || !counts(sample) {
+                continue;
+            }
+            match sample.outcome {
+                Outcome::Admitted(By::Store) | Outcome::Denied(By::Store) => {
+                    streak.push(sample.answered);
+                }
+                _ => streak.clear(),
+            }
+            if streak.len() == STREAK {
+                break;
+            }
+        }
+        if streak.len() < STREAK {
+            return None;
+        }
+        last = last.max(streak[0] - ended);
+    }
+    Some(last)
+}
+
+/// The time within which this share of requests was answered; 0 if there are none.
+#[must_use]
+pub fn quantile<'a>(samples: impl Iterator<Item = &'a Sample>, share: f64) -> Duration {
+    let mut latencies: Vec<_> = samples.map(Sample::latency).collect();
+    latencies.sort_unstable();
+    #[expect(
+        clippy::cast_precision_loss,
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index"
+    )]
+    let index = (latencies.len().saturating_sub(1) as f64 * share).ceil() as usize;
+    latencies.get(index).copied().unwrap_or_default()
 }
 
 fn outcome(status: StatusCode, headers: &HeaderMap, profile: &Profile) -> Outcome {

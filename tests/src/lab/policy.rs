@@ -2,22 +2,29 @@
 
 use std::str::FromStr;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+/// What decides where Redis does not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Policy {
+pub enum Policy {
+    /// Lets requests through.
     Open,
+    /// Answers 503.
     Closed,
+    /// Limits each replica to its share.
     Local,
 }
 
 // === impl Policy ===
 
 impl Policy {
-    pub(crate) const ALL: [Self; 3] = [Self::Open, Self::Closed, Self::Local];
+    /// All of them.
+    pub const ALL: [Self; 3] = [Self::Open, Self::Closed, Self::Local];
 
-    pub(crate) const fn as_str(self) -> &'static str {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Open => "open",
             Self::Closed => "closed",

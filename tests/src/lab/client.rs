@@ -2,9 +2,15 @@
 
 use std::str::FromStr;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Client {
+use serde::{Deserialize, Serialize};
+
+/// The client library of the replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Client {
+    /// `RedisStore`.
     Fred,
+    /// `RedisRsStore`.
     RedisRs,
 }
 
@@ -13,7 +19,9 @@ pub(crate) enum Client {
 impl Client {
     const ALL: [Self; 2] = [Self::Fred, Self::RedisRs];
 
-    pub(crate) const fn as_str(self) -> &'static str {
+    /// Its name.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
         match self {
             Self::Fred => "fred",
             Self::RedisRs => "redis-rs",

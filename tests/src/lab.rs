@@ -1,0 +1,17 @@
+//! What the labs share: replica processes of a service under load, and what each request got.
+
+mod client;
+mod load;
+mod policy;
+mod profile;
+mod replica;
+
+pub use self::{
+    client::Client,
+    load::{By, Load, Outcome, Sample, back, quantile},
+    policy::Policy,
+    profile::Profile,
+    replica::{DEADLINE, REPLICAS, Replica, Role, serve, start},
+};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
