@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::{Check, Decision, Quota, Source, Wait, quota::as_f64};
+use crate::{Charge, Check, Decision, Quota, Source, Wait, quota::as_f64};
 
 /// Forgives the rounding of refill arithmetic in comparisons, in tokens. It is never stored, so it does
 /// not add up.
@@ -65,36 +65,24 @@ pub fn decide(check: Check, buckets: &mut [Option<Bucket>], now: u64) -> Decisio
         "a bucket for each charge"
     );
     let count = as_f64(check.count());
-    let enforcing = check.charges().len() - check.shadow();
-    let mut granted = count;
-    let mut readings = Vec::with_capacity(check.charges().len());
-    for (i, (charge, bucket)) in check.charges().iter().zip(&*buckets).enumerate() {
-        let reading = read(
-            *bucket,
-            &charge.limit.quota,
-            as_f64(charge.cost.tokens()),
-            count,
-            now,
-        );
-        if i < enforcing {
-            granted = granted.min(reading.fits);
-        }
-        readings.push(reading);
-    }
-
-    let mut states = Vec::with_capacity(readings.len());
-    for ((charge, bucket), reading) in check.charges().iter().zip(buckets).zip(readings) {
+    let asked = check.clone();
+    let charges = asked.charges();
+    let reading = |charge: &Charge, bucket: Option<Bucket>| {
         let cost = as_f64(charge.cost.tokens());
-        states.push(settle(
-            bucket,
-            &reading,
-            &charge.limit.quota,
-            cost,
-            granted,
-            count,
-            now,
-        ));
-    }
+        (read(bucket, &charge.limit.quota, cost, count, now), cost)
+    };
+    let enforcing = charges[..charges.len() - check.shadow()].iter();
+    let granted = enforcing
+        .zip(&*buckets)
+        .fold(count, |granted, (charge, bucket)| {
+            granted.min(reading(charge, *bucket).0.fits)
+        });
+    // Read once more, rather than kept on the heap.
+    let states = charges.iter().zip(buckets).map(|(charge, bucket)| {
+        let (reading, cost) = reading(charge, *bucket);
+        let quota = &charge.limit.quota;
+        settle(bucket, &reading, quota, cost, granted, count, now)
+    });
     check.decide(whole(granted), Source::Store, states)
 }
 

@@ -191,6 +191,9 @@ impl Checking {
     /// One decision of all parts: the last of them allowed the request as the others did, or else they are
     /// given back what they granted.
     fn combine(&self, granted: Vec<(Check, Decision)>, mut last: Decision) -> Decision {
+        if granted.is_empty() {
+            return last;
+        }
         let mut limits = Vec::new();
         for (check, mut decision) in granted {
             if last.is_allowed() {
