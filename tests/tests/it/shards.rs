@@ -101,8 +101,8 @@ async fn a_batch_takes_what_all_shards_have() {
     let check = sharded(quota(30, "30/d"), 7).with_count(many);
     let decision = store.check(check.clone()).await.expect("a decision");
     assert_eq!(decision.granted, 30);
-    let calls = server.calls("get");
+    let calls = server.calls("evalsha");
     let denied = store.check(check).await.expect("a decision");
     assert_eq!((denied.granted, denied.limits[0].remaining), (0, Some(0)));
-    assert_eq!(server.calls("get") - calls, 7, "each shard once");
+    assert_eq!(server.calls("evalsha") - calls, 7, "each shard once");
 }
