@@ -1,9 +1,10 @@
 --[==[
 Checks of several tenants in one call, each decided on its own, as token_bucket.lua would alone. This is
-the end of a script that starts with
+the end of a script that starts with token_bucket.lua, in which one line has become the head of a function:
 
-  local function decide(KEYS, ARGV)
-    (all of token_bucket.lua)
+  (token_bucket.lua up to `local key, k, arg, m = 0, #KEYS, 0, #ARGV`)
+  local function decide(key, k, arg, m)
+    (the rest of it)
   end
 
   EVALSHA sha n  key1 ... keyn   k1 m1 arg1 ... argm1   k2 m2 arg1 ... argm2   ...
@@ -16,17 +17,15 @@ reply     what token_bucket.lua answers; or, if it answers an error, the text of
           decided all the same.
 ]==]
 
-local unpack = table.unpack or unpack
-
 local replies = {}
 local key, arg = 0, 0
 while arg < #ARGV do
   local k, m = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
-  if not (k and m and key + k <= #KEYS and arg + 2 + m <= #ARGV) then
-    return redis.error_reply('ERR tollgate: keys and arguments do not match')
-  end
   arg = arg + 2
-  local fine, reply = pcall(decide, { unpack(KEYS, key + 1, key + k) }, { unpack(ARGV, arg + 1, arg + m) })
+  if not (k and m and key + k <= #KEYS and arg + m <= #ARGV) then
+    return bad('keys and arguments do not match')
+  end
+  local fine, reply = pcall(decide, key, k, arg, m)
   if not fine then
     -- From 7 on, Redis raises tables; before, texts that lead up to the reply.
     reply = type(reply) == 'table' and reply.err or string.match(tostring(reply), ': %-(.*)$') or tostring(reply)

@@ -21,7 +21,7 @@ remaining tokens left in that key's bucket, floored, never negative.
 retry_ms  0 if the key had room for all count; else the milliseconds, rounded up, until one more
           request fits after what was just granted; -1 if the cost exceeds the capacity.
 
-State     A bucket is one string of 16 bytes, struct.pack('<dd', tokens, px): the tokens left by the
+State     A bucket is one string of 16 bytes, written('<dd', tokens, px): the tokens left by the
           last write and the TTL in milliseconds given then. The time since that write is px - PTTL,
           so the server's own expiry clock is the only clock. No key means full.
 
@@ -43,31 +43,37 @@ local SLACK = 1e-6
 local ceil, floor, format = math.ceil, math.floor, string.format
 local call = redis.call
 local unpack = table.unpack or unpack
+local read, written = struct.unpack, struct.pack
+-- A global is looked up by its name each time.
+local KEYS, ARGV = KEYS, ARGV
 
 local function bad(message)
   return redis.error_reply('ERR tollgate: ' .. message)
 end
 
-local k = #KEYS
-local extra = #ARGV - 3 * k
+if not string.find(table.concat(ARGV), '^[%d.eE+-]*$') then
+  return bad('arguments must be finite decimal numbers')
+end
+
+-- Where the keys and arguments start, and how many there are. What follows this line is the body of a
+-- function in gather.lua.
+local key, k, arg, m = 0, #KEYS, 0, #ARGV
+local extra = m - 3 * k
 if k < 1 or k > 8 then
   return bad('takes 1 to 8 keys')
 end
 if extra < 0 or extra > 2 then
   return bad('takes capacity, rate and cost for each key, then at most count and shadow')
 end
-if not string.find(table.concat(ARGV), '^[%d.eE+-]*$') then
-  return bad('arguments must be finite decimal numbers')
-end
 local count, shadow = 1, 0
 if extra > 0 then
-  count = tonumber(ARGV[3 * k + 1])
+  count = tonumber(ARGV[arg + 3 * k + 1])
   if not (count and count >= 1 and count <= MAX_WHOLE and count % 1 == 0) then
     return bad('count must be a whole number from 1 to 10^12')
   end
 end
 if extra > 1 then
-  shadow = tonumber(ARGV[3 * k + 2])
+  shadow = tonumber(ARGV[arg + 3 * k + 2])
   if not (shadow and shadow >= 0 and shadow <= k and shadow % 1 == 0) then
     return bad('shadow must be a whole number from 0 to the number of keys')
   end
@@ -75,11 +81,12 @@ end
 
 -- Read everything before anything is written, so that an error leaves no trace.
 local granted = count
--- Filled with one entry, so that the table of a single key never grows; the reply as well.
-local buckets = { false }
+-- Of a single bucket, these locals hold all that is known until it is written; of several, a table each.
+local capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits
+local buckets = k > 1 and {}
 for i = 1, k do
-  local key = KEYS[i]
-  local capacity, rate, cost = tonumber(ARGV[3 * i - 2]), tonumber(ARGV[3 * i - 1]), tonumber(ARGV[3 * i])
+  local name, first = KEYS[key + i], arg + 3 * i
+  capacity, rate, cost = tonumber(ARGV[first - 2]), tonumber(ARGV[first - 1]), tonumber(ARGV[first])
   if not (capacity and capacity >= 1 and capacity <= MAX_WHOLE and capacity % 1 == 0) then
     return bad('capacity must be a whole number from 1 to 10^12')
   end
@@ -90,22 +97,22 @@ for i = 1, k do
     return bad('cost must be a whole number from 0 to 10^12')
   end
   for j = 1, i - 1 do
-    if KEYS[j] == key then
+    if KEYS[key + j] == name then
       return bad('keys must be distinct')
     end
   end
 
-  local base, elapsed, ttl, heal = capacity, 0, 0, false
-  local state = call('GET', key)
+  base, elapsed, ttl, heal = capacity, 0, 0, false
+  local state = call('GET', name)
   if state then
     local px
     if #state == 16 then
-      base, px = struct.unpack('<dd', state)
+      base, px = read('<dd', state)
     end
     if not (px and base <= MAX_WHOLE and base >= -MAX_WHOLE and px >= 1 and px <= MAX_PX and px % 1 == 0) then
       return bad('the value of key ' .. i .. ' is not a bucket')
     end
-    ttl = call('PTTL', key)
+    ttl = call('PTTL', name)
     if ttl < 0 or ttl > px then
       -- Made persistent, or the clock stepped back: no time is known to have passed.
       ttl = px
@@ -114,11 +121,11 @@ for i = 1, k do
     elapsed = px - ttl
   end
 
-  local tokens = base + elapsed * rate / 1000
+  tokens = base + elapsed * rate / 1000
   if tokens > capacity then
     tokens = capacity
   end
-  local fits = count
+  fits = count
   if cost > 0 then
     fits = floor((tokens + SLACK) / cost)
     if fits < 0 then
@@ -128,12 +135,16 @@ for i = 1, k do
   if fits < granted and i <= k - shadow then
     granted = fits
   end
-  buckets[i] = { capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits }
+  if buckets then
+    buckets[i] = { capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits }
+  end
 end
 
 local reply = { granted, 0, 0 }
 for i = 1, k do
-  local capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits = unpack(buckets[i])
+  if buckets then
+    capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits = unpack(buckets[i])
+  end
   local charge = (fits < granted and fits or granted) * cost
   if charge > 0 then
     tokens = tokens - charge
@@ -146,9 +157,9 @@ for i = 1, k do
     if px < ttl then
       px = ttl
     end
-    call('SET', KEYS[i], struct.pack('<dd', tokens, px), 'PX', format('%d', px))
+    call('SET', KEYS[key + i], spack('<dd', tokens, px), 'PX', format('%d', px))
   elseif heal then
-    call('SET', KEYS[i], heal, 'PX', format('%d', ttl))
+    call('SET', KEYS[key + i], heal, 'PX', format('%d', ttl))
   end
 
   local retry = 0

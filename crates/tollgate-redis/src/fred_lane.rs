@@ -99,8 +99,8 @@ impl Client for clients::Client {
         reply.map(read).map_err(|error| failure::of_call(&error))
     }
 
-    async fn script_load(&self, source: &'static str) -> Result<(), StoreError> {
-        let loaded = LuaInterface::script_load(self, source).await;
+    async fn script_load(&self, source: &str) -> Result<(), StoreError> {
+        let loaded = LuaInterface::script_load(self, source.to_owned()).await;
         loaded.map_err(|error| failure::while_loading(&error))
     }
 

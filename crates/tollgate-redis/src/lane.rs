@@ -43,10 +43,7 @@ pub(crate) trait Client: Clone + Send + Sync + 'static {
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;
 
     /// Loads a script. A failure charges nothing, since loading does not.
-    fn script_load(
-        &self,
-        source: &'static str,
-    ) -> impl Future<Output = Result<(), StoreError>> + Send;
+    fn script_load(&self, source: &str) -> impl Future<Output = Result<(), StoreError>> + Send;
 
     /// Asks the server something that charges nothing, within `patience`. It fails as if there were no
     /// connection.

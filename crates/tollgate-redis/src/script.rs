@@ -1,6 +1,6 @@
 //! A script on the server.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use tokio::{
     runtime::Handle,
@@ -18,13 +18,8 @@ use crate::{
 
 const TOKEN_BUCKET: &str = include_str!("../lua/token_bucket.lua");
 
-/// The same code, as a function that is called for each check.
-const GATHER: &str = concat!(
-    "local function decide(KEYS, ARGV)\n",
-    include_str!("../lua/token_bucket.lua"),
-    "\nend\n",
-    include_str!("../lua/gather.lua")
-);
+/// The line of `token_bucket.lua` in whose place `gather.lua` has the head of a function.
+const WHERE: &str = "local key, k, arg, m = 0, #KEYS, 0, #ARGV\n";
 
 /// The scripts as one server has them.
 #[derive(Debug)]
@@ -50,7 +45,7 @@ pub(crate) enum Name {
 
 /// A script, called by its hash and loaded when the server does not know it.
 pub(crate) struct Script {
-    source: &'static str,
+    source: Arc<str>,
     runtime: Handle,
     sha: String,
     loading: SingleFlight<Result<(), StoreError>>,
@@ -58,10 +53,10 @@ pub(crate) struct Script {
 
 impl Scripts {
     pub(crate) fn new(runtime: &Handle) -> Self {
-        let script = |source| Script::new(source, runtime.clone());
+        let script = |source: &str| Script::new(source.into(), runtime.clone());
         Self {
             token_bucket: script(TOKEN_BUCKET),
-            gather: script(GATHER),
+            gather: script(&gather()),
             adjust: script(include_str!("../lua/adjust.lua")),
             replicas: script(include_str!("../lua/replicas.lua")),
         }
@@ -78,11 +73,11 @@ impl Scripts {
 }
 
 impl Script {
-    fn new(source: &'static str, runtime: Handle) -> Self {
+    fn new(source: Arc<str>, runtime: Handle) -> Self {
         Self {
+            sha: fred::util::sha1_hash(&source),
             source,
             runtime,
-            sha: fred::util::sha1_hash(source),
             loading: SingleFlight::new(),
         }
     }
@@ -120,10 +115,10 @@ impl Script {
         client: &impl Client,
         deadline: Instant,
     ) -> Result<(), StoreError> {
-        let (client, source) = (client.clone(), self.source);
+        let (client, source) = (client.clone(), self.source.clone());
         let loading = self.loading.join(
             &self.runtime,
-            async move { client.script_load(source).await },
+            async move { client.script_load(&source).await },
         );
         match timeout_at(deadline, loading.wait()).await {
             Ok(Some(outcome)) => outcome,
@@ -139,7 +134,7 @@ impl Script {
     /// answer, and loading again is what every user of the script may do.
     pub(crate) async fn is_silent(&self, client: &impl Client) -> bool {
         // Not together with others, who may have other connections.
-        match timeout(config::SETUP_TIMEOUT, client.script_load(self.source)).await {
+        match timeout(config::SETUP_TIMEOUT, client.script_load(&self.source)).await {
             // An error without a reply means that the queue is full, or the connection gone already.
             Ok(Err(error)) => matches!(error.kind(), ErrorKind::Timeout | ErrorKind::Io),
             Ok(Ok(())) => false,
@@ -156,6 +151,13 @@ impl fmt::Debug for Script {
             .field("sha", &self.sha)
             .finish_non_exhaustive()
     }
+}
+
+/// The code of `token_bucket.lua` as a function, and `gather.lua`, which calls it for each check.
+fn gather() -> String {
+    let (head, body) = TOKEN_BUCKET.split_once(WHERE).expect("the line is there");
+    let driver = include_str!("../lua/gather.lua");
+    format!("{head}local function decide(key, k, arg, m)\n{body}\nend\n{driver}")
 }
 
 async fn call_once(

@@ -50,7 +50,11 @@ async fn calls_take_turns_and_a_lost_connection_is_passed_over<S: RedisClient>()
     let all = clients(&mut connection);
     assert_eq!(all.len(), 4, "{all:?}");
     assert!(all.values().all(|last| last == "evalsha"), "{all:?}");
-    assert_eq!(server.calls("script|load"), 2, "one server, so each script once");
+    assert_eq!(
+        server.calls("script|load"),
+        2,
+        "one server, so each script once"
+    );
 
     // No other takes its place: ours and three of the store's are as many as the server takes.
     run::<()>(&mut connection, "CONFIG SET maxclients 4");

@@ -162,7 +162,7 @@ impl Client for RedisRsClient {
         }
     }
 
-    async fn script_load(&self, source: &'static str) -> Result<(), StoreError> {
+    async fn script_load(&self, source: &str) -> Result<(), StoreError> {
         let mut command = cmd("SCRIPT");
         command.arg("LOAD").arg(source);
         match timeout(SETUP_TIMEOUT, self.send(&command)).await {
