@@ -21,7 +21,7 @@ remaining tokens left in that key's bucket, floored, never negative.
 retry_ms  0 if the key had room for all count; else the milliseconds, rounded up, until one more
           request fits after what was just granted; -1 if the cost exceeds the capacity.
 
-State     A bucket is one string of 16 bytes, written('<dd', tokens, px): the tokens left by the
+State     A bucket is one string of 16 bytes, struct.pack('<dd', tokens, px): the tokens left by the
           last write and the TTL in milliseconds given then. The time since that write is px - PTTL,
           so the server's own expiry clock is the only clock. No key means full.
 
@@ -43,7 +43,7 @@ local SLACK = 1e-6
 local ceil, floor, format = math.ceil, math.floor, string.format
 local call = redis.call
 local unpack = table.unpack or unpack
-local read, written = struct.unpack, struct.pack
+local parse, pack = struct.unpack, struct.pack
 -- A global is looked up by its name each time.
 local KEYS, ARGV = KEYS, ARGV
 
@@ -107,7 +107,7 @@ for i = 1, k do
   if state then
     local px
     if #state == 16 then
-      base, px = read('<dd', state)
+      base, px = parse('<dd', state)
     end
     if not (px and base <= MAX_WHOLE and base >= -MAX_WHOLE and px >= 1 and px <= MAX_PX and px % 1 == 0) then
       return bad('the value of key ' .. i .. ' is not a bucket')
@@ -157,7 +157,7 @@ for i = 1, k do
     if px < ttl then
       px = ttl
     end
-    call('SET', KEYS[key + i], spack('<dd', tokens, px), 'PX', format('%d', px))
+    call('SET', KEYS[key + i], pack('<dd', tokens, px), 'PX', format('%d', px))
   elseif heal then
     call('SET', KEYS[key + i], heal, 'PX', format('%d', ttl))
   end
