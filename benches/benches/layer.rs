@@ -11,8 +11,7 @@ fn main() {
 /// A request through the layer over a store in memory; `Floor` is the service alone.
 #[divan::bench(args = Way::ALL)]
 fn request(bencher: Bencher<'_, '_>, way: Way) {
-    let mut send = way.start();
-    bencher.bench_local(|| send());
+    bencher.bench_local(way.start());
 }
 
 /// The name of a bucket.

@@ -7,8 +7,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::{BoxError, Server, Spread, TEXTBOOK, TOKEN_BUCKET, Verdict, number, show};
 
-/// Tenants, and calls of one batch.
-const TENANTS: usize = 1_000;
+/// Tenants, and calls of one batch: so few that it seldom has to share its core.
+const TENANTS: usize = 100;
 
 /// Buckets whose memory is looked at.
 const BUCKETS: usize = 100_000;

@@ -10,11 +10,11 @@ use crate::{BoxError, Setup, Unable, by_hand, counting::Counts, identity::tenant
 
 type App = Router<Arc<Counts>>;
 
-#[derive(Clone)]
-struct ByTenant;
-
 pub(crate) fn tower_governor(setup: &Setup, router: App) -> Result<App, BoxError> {
     use tower_governor::{GovernorError, GovernorLayer, governor::GovernorConfigBuilder};
+
+    #[derive(Clone)]
+    struct ByTenant;
 
     impl tower_governor::key_extractor::KeyExtractor for ByTenant {
         type Key = Tenant;
@@ -45,6 +45,9 @@ fn capacity_and_interval(setup: &Setup) -> Result<(u16, Duration), BoxError> {
 pub(crate) async fn tower_rate_limit_fred(setup: &Setup, router: App) -> Result<App, BoxError> {
     use tower_rate_limit_fred::{Key, KeyResolver, RateLimitLayer};
 
+    #[derive(Clone)]
+    struct ByTenant;
+
     impl KeyResolver for ByTenant {
         type ErrorBody = Body;
 
@@ -65,6 +68,9 @@ pub(crate) async fn tower_rate_limit_fred(setup: &Setup, router: App) -> Result<
 
 pub(crate) async fn tower_rate_limit_redis(setup: &Setup, router: App) -> Result<App, BoxError> {
     use tower_rate_limit_redis::{KeyResolver, RateLimitLayer};
+
+    #[derive(Clone)]
+    struct ByTenant;
 
     impl KeyResolver for ByTenant {
         type Key = String;
@@ -89,6 +95,9 @@ pub(crate) async fn tower_rate_limit_redis(setup: &Setup, router: App) -> Result
 
 pub(crate) async fn tower_rate_limiter(setup: &Setup, router: App) -> Result<App, BoxError> {
     use tower_rate_limiter::{GcraQuota, KeyExtractor, RateLimitError, RateLimitLayer, RedisGcra};
+
+    #[derive(Clone)]
+    struct ByTenant;
 
     impl KeyExtractor for ByTenant {
         type Key = String;

@@ -66,6 +66,8 @@ fn limiter(setup: &Setup, options: &Options, store: impl Store) -> Result<Limite
     }
     let mut builder = Limiter::builder(store)
         .quotas(book)
+        // As long as all others wait: what a busy machine holds up is slow, and not an outage.
+        .deadline(Duration::from_secs(1))
         .denial_cache(!options.plain)
         .coalescing(!options.plain)
         .on_store_failure(if options.local {

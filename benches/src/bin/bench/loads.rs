@@ -71,6 +71,11 @@ pub(crate) fn excess(variant: &str, capacity: u64) -> f64 {
     }
 }
 
+/// Whether it tells Redis later what it has decided.
+pub(crate) fn leaves_work(variant: &str) -> bool {
+    variant.contains("leases") || variant.contains("cached")
+}
+
 /// Whether more than the bound is a fault of the variant, and not what it says of itself.
 pub(crate) fn holds_bound(variant: &str) -> bool {
     !variant.starts_with("limitador") && ![FLOOR, RAW].contains(&variant)
@@ -155,7 +160,7 @@ pub(crate) const LOADS: &[Load] = &[
     Load {
         name: "rejected",
         about: "1 000 tenants alike, each with a token per second: nearly all rejected",
-        capacity: 5,
+        capacity: 1,
         rate: 1,
         variants: &[
             FLOOR,

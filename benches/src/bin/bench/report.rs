@@ -42,7 +42,7 @@ impl Report {
             text += &table(measured);
         }
         if let Some(script) = &self.script {
-            text += "\n**The script**, called in pipelines of 1 000.\n";
+            text += "\n**The script**, called in pipelines of 100.\n";
             text += &script.markdown();
         }
         text + &Verdict::table(&self.targets)
