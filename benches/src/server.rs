@@ -41,6 +41,8 @@ impl Server {
         command
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
             .args(["--save", "", "--appendonly", "no", "--loglevel", "warning"])
+            // What is appended is then written at once, and its size known.
+            .args(["--appendfsync", "no"])
             .args(args)
             .current_dir(folder.path())
             .stdout(Stdio::null());
@@ -144,27 +146,28 @@ impl Server {
         Ok(value.map_or(Ok(0.0), str::parse)?)
     }
 
-    /// Runs `work` with the append-only file on, and gives the bytes that were written to it: the same as a
-    /// replica would be sent.
+    /// Turns the append-only file on or off. What is written to it, a replica would be sent as well.
     ///
     /// # Errors
     ///
-    /// If `work` fails, or the server.
-    pub fn appended<T>(
-        &mut self,
-        work: impl FnOnce(&mut Self) -> Result<T, BoxError>,
-    ) -> Result<(T, f64), BoxError> {
-        let () = self.run(&["CONFIG", "SET", "appendonly", "yes"])?;
+    /// If the server does not answer.
+    pub fn append(&mut self, on: bool) -> Result<(), BoxError> {
+        let () = self.run(&["CONFIG", "SET", "appendonly", if on { "yes" } else { "no" }])?;
         for field in ["aof_rewrite_scheduled", "aof_rewrite_in_progress"] {
             while self.info("persistence", field)? != "0" {
                 thread::sleep(Duration::from_millis(5));
             }
         }
-        let before: f64 = self.info("persistence", "aof_current_size")?.parse()?;
-        let done = work(self)?;
-        let after: f64 = self.info("persistence", "aof_current_size")?.parse()?;
-        let () = self.run(&["CONFIG", "SET", "appendonly", "no"])?;
-        Ok((done, after - before))
+        Ok(())
+    }
+
+    /// The bytes in the append-only file.
+    ///
+    /// # Errors
+    ///
+    /// If it is off.
+    pub fn appended(&mut self) -> Result<f64, BoxError> {
+        Ok(self.info("persistence", "aof_current_size")?.parse()?)
     }
 }
 

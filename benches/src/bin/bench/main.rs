@@ -261,18 +261,25 @@ fn run(
             let started = App::start(load, variant, &place.url(load.redis), options.threads)?;
             started.map_err(|why| row.unable = Some(why)).ok()
         };
-        if let Some(app) = &app {
-            if load.redis == Redis::Near {
-                row.appended = Some(round::appended(&mut place.server, load, variant, app)?);
-            }
-            if !load.warm_up.is_zero() {
-                show(&format!("{}: {variant} warms up", load.name));
-                let share = if options.quick { 3 } else { 1 };
-                wrk::run(load, app.port(), load.warm_up / share)?;
-            }
+        if let Some(app) = &app
+            && !load.warm_up.is_zero()
+        {
+            show(&format!("{}: {variant} warms up", load.name));
+            let share = if options.quick { 3 } else { 1 };
+            wrk::run(load, app.port(), load.warm_up / share)?;
         }
         apps.push(app);
         measured.variants.push(row);
+    }
+    if load.redis == Redis::Near {
+        place.server.append(true)?;
+        for (row, app) in measured.variants.iter_mut().zip(&apps) {
+            show(&format!("{}: what {} writes", load.name, row.variant));
+            if let Some(app) = app {
+                row.appended = Some(round::appended(&mut place.server, load, app)?);
+            }
+        }
+        place.server.append(false)?;
     }
     for number in 1..=options.rounds {
         for (row, app) in measured.variants.iter_mut().zip(&apps) {

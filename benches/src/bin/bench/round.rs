@@ -1,17 +1,23 @@
 //! One variant under one load for a second or two.
 
 use std::{
+    net::Ipv4Addr,
     thread,
     time::{Duration, Instant},
 };
 
 use serde::Serialize;
+use tokio::{
+    io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
+    net::TcpStream,
+    runtime,
+};
 use tollgate_benches::{BoxError, Server, TOKEN_BUCKET};
 
 use crate::{
     app::App,
-    loads::{Load, RAW, excess, holds_bound},
-    wrk,
+    loads::{Load, excess, holds_bound},
+    wrk::{self, Seen},
 };
 
 /// How long things last.
@@ -84,7 +90,8 @@ pub(crate) fn round(
         );
         return Err(text.into());
     }
-    let per_request = |time: Duration| time.as_secs_f64() * 1e6 / seen.requests;
+    let served = served(load, &seen);
+    let per_request = |time: Duration| time.as_secs_f64() * 1e6 / served;
     Ok(Sample {
         requests: seen.requests,
         seconds: seen.micros / 1e6,
@@ -95,9 +102,14 @@ pub(crate) fn round(
         p999: seen.p999,
         app_cpu: per_request(cpu),
         redis_cpu: per_request(after.cpu - usage.cpu),
-        calls: (after.calls - usage.calls) / seen.requests,
+        calls: (after.calls - usage.calls) / served,
         of_bound,
     })
+}
+
+/// The requests that were paid for: when wrk stops, each connection waits for one more answer.
+fn served(load: &Load, seen: &Seen) -> f64 {
+    seen.requests + f64::from(load.connections)
 }
 
 /// The same of single calls without a service.
@@ -123,34 +135,40 @@ pub(crate) fn raw(server: &mut Server, load: &Load, lengths: Lengths) -> Result<
     })
 }
 
-/// The times of calls one after the other on one connection, in microseconds, sorted.
+/// The times of calls one after the other on one socket, in microseconds, sorted. Through the runtime that the
+/// services have, which also sleeps until an answer comes.
 fn times(server: &mut Server, load: &Load, length: Duration) -> Result<Vec<f64>, BoxError> {
     let sha = server.load(TOKEN_BUCKET)?;
     let mut command = redis::cmd("EVALSHA");
     command.arg(sha).arg(1).arg("tg:{tenant:raw}:default");
     command.arg(load.capacity).arg(load.rate).arg(1);
-    let (start, mut times) = (Instant::now(), Vec::new());
-    while start.elapsed() < length {
-        let called = Instant::now();
-        command.exec(server.connection())?;
-        times.push(called.elapsed().as_secs_f64() * 1e6);
-    }
-    times.sort_by(f64::total_cmp);
-    Ok(times)
+    let (command, port) = (command.get_packed_command(), server.port());
+    let runtime = runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let mut stream = BufReader::new(TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await?);
+        let (start, mut times, mut line) = (Instant::now(), Vec::new(), String::new());
+        while start.elapsed() < length {
+            let called = Instant::now();
+            stream.write_all(&command).await?;
+            // How many there are, and three numbers.
+            for _ in 0..4 {
+                line.clear();
+                stream.read_line(&mut line).await?;
+            }
+            times.push(called.elapsed().as_secs_f64() * 1e6);
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times)
+    })
 }
 
 /// Bytes that Redis writes for each request, to its append-only file or to a replica.
-pub(crate) fn appended(
-    server: &mut Server,
-    load: &Load,
-    variant: &str,
-    app: &App,
-) -> Result<f64, BoxError> {
-    if variant == RAW {
-        return Ok(0.0);
-    }
+pub(crate) fn appended(server: &mut Server, load: &Load, app: &App) -> Result<f64, BoxError> {
     let () = server.run(&["FLUSHALL"])?;
-    let (seen, bytes) =
-        server.appended(|_| wrk::run(load, app.port(), Duration::from_millis(300)))?;
-    Ok(bytes / seen.requests)
+    let before = server.appended()?;
+    let seen = wrk::run(load, app.port(), Duration::from_millis(300))?;
+    let bytes = server.appended()? - before;
+    Ok(bytes / served(load, &seen))
 }
