@@ -11,7 +11,7 @@ use std::{
 use tollgate_benches::{BoxError, Way};
 
 const STORED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/instructions.toml");
-const HEAD: &str = "# Instructions of one request on each way through the layer, the service's own taken off, at the last release.\n\
+const HEAD: &str = "# Instructions of one request on each way through the layer, the service's own taken off, at the last release, or, before there was one, when this was written.\n\
                     # Written by `just bench-instructions --store`. They depend on the compiler: compare like with like.\n\n";
 const AT_MOST: f64 = 1.15;
 

@@ -99,7 +99,7 @@ fn options() -> Result<Option<Options>, BoxError> {
 
 impl Options {
     fn lengths(&self) -> Lengths {
-        let [warm_up, round] = if self.quick { [200, 400] } else { [300, 1_000] };
+        let [warm_up, round] = if self.quick { [200, 500] } else { [300, 1_000] };
         Lengths {
             warm_up: Duration::from_millis(warm_up),
             round: Duration::from_millis(round),
