@@ -60,3 +60,34 @@ bench-trips *ARGS:
 # several regions, simulated: one store, quotas split over regions, tenants with a home (seconds)
 regions:
     cargo run --release -p tollgate-tests --bin regions
+
+# Features of the benchmarks: `limitador-redis` builds its storage in Redis, too (see benches/Cargo.toml).
+bench_features := ""
+# One of the others asks for a newer Rust than it needs.
+_bench := "cargo build --release --locked --ignore-rust-version --manifest-path benches/Cargo.toml --features '" + bench_features + "'"
+
+# Tollgate beside bare Axum, a limiter by hand and other limiters (about 15 minutes; `--quick` for a look; `--help`)
+bench *ARGS:
+    {{_bench}} --bin bench-app --bin bench
+    benches/target/release/bench {{ARGS}}
+
+# what the script costs Redis, beside the textbook's and plain commands
+bench-script:
+    {{_bench}} --bin bench-script
+    benches/target/release/bench-script
+
+# 1 to 30 replicas on one Redis and on a cluster of three, and a thousand to ten million buckets (about 3 minutes)
+bench-scale:
+    {{_bench}} --bin bench-scale --bin bench-replica
+    benches/target/release/bench-scale
+
+# the layer's own cost, and its allocations
+bench-small:
+    cargo bench --locked --ignore-rust-version --manifest-path benches/Cargo.toml --bench layer
+    {{_bench}} --bin bench-allocations
+    benches/target/release/bench-allocations
+
+# instructions of a request through the layer, beside those of the last release (`--store` writes them down; needs valgrind)
+bench-instructions *ARGS:
+    {{_bench}} --bin bench-instructions --bin bench-hot-path
+    benches/target/release/bench-instructions {{ARGS}}

@@ -1,0 +1,37 @@
+//! What the script costs Redis: server time by `INFO commandstats`, bytes that are replicated, and memory.
+//!
+//! Ends with 1 if a target of `targets.toml` is missed twice in a row.
+
+use std::process::ExitCode;
+
+use tollgate_benches::{BoxError, Costs, Targets, Verdict, machine};
+
+const ROUNDS: usize = 151;
+
+fn main() -> ExitCode {
+    match measure() {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("bench-script: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether all targets were met.
+fn measure() -> Result<bool, BoxError> {
+    let targets = Targets::read()?;
+    println!(
+        "Measured on {}. Medians of {ROUNDS} rounds of 100 pipelined calls each, in turns (least…most).",
+        machine()
+    );
+    let costs = Costs::measure(ROUNDS)?;
+    print!("{}", costs.markdown());
+    let mut verdicts = costs.judge(&targets.script, false);
+    if verdicts.iter().any(|it| !it.is_met) {
+        verdicts = Costs::measure(ROUNDS)?.judge(&targets.script, true);
+    }
+    print!("{}", Verdict::table(&verdicts));
+    Ok(verdicts.iter().all(|it| it.is_met))
+}
