@@ -7,12 +7,13 @@ the end of a script that starts with token_bucket.lua, in which one line has bec
     (the rest of it)
   end
 
-  EVALSHA sha n  key1 ... keyn   k1 m1 arg1 ... argm1   k2 m2 arg1 ... argm2   ...
+  EVALSHA sha j  key1 ... keyj   n1 k1 m1 arg1 ... argm1   n2 k2 m2 arg1 ... argm2   ...
   -> { reply1, reply2, ... }
 
 KEYS      the keys of the first check, then those of the second, and so on. The checks need not share a
           hash tag, so a cluster cannot run this.
-ARGV      for each check: how many keys and how many arguments it has, then the arguments.
+ARGV      for each run of checks that differ in nothing but their keys: how many they are, how many keys each
+          has, and how many arguments; then the arguments, once for all of them.
 reply     what token_bucket.lua answers; or, if it answers an error, the text of that. The other checks are
           decided all the same.
 ]==]
@@ -20,19 +21,22 @@ reply     what token_bucket.lua answers; or, if it answers an error, the text of
 local replies = {}
 local key, arg = 0, 0
 while arg < #ARGV do
-  local k, m = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
-  arg = arg + 2
-  if not (k and m and key + k <= #KEYS and arg + m <= #ARGV) then
+  local n, k, m = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])
+  arg = arg + 3
+  if not (n and k and m and key + n * k <= #KEYS and arg + m <= #ARGV) then
     return bad('keys and arguments do not match')
   end
-  local fine, reply = pcall(decide, key, k, arg, m)
-  if not fine then
-    -- From 7 on, Redis raises tables; before, texts that lead up to the reply.
-    reply = type(reply) == 'table' and reply.err or string.match(tostring(reply), ': %-(.*)$') or tostring(reply)
-  elseif reply.err then
-    reply = reply.err
+  for _ = 1, n do
+    local fine, reply = pcall(decide, key, k, arg, m)
+    if not fine then
+      -- From 7 on, Redis raises tables; before, texts that lead up to the reply.
+      reply = type(reply) == 'table' and reply.err or string.match(tostring(reply), ': %-(.*)$') or tostring(reply)
+    elseif reply.err then
+      reply = reply.err
+    end
+    replies[#replies + 1] = reply
+    key = key + k
   end
-  replies[#replies + 1] = reply
-  key, arg = key + k, arg + m
+  arg = arg + m
 end
 return replies

@@ -1,6 +1,6 @@
 //! What the scripts of the buckets are called with.
 
-use tollgate_core::{Adjustment, Check, Quota};
+use tollgate_core::{Adjustment, Charge, Check, Quota};
 
 /// For `token_bucket.lua`: the hash, the keys, `capacity rate cost` for each key, then `count` and `shadow` as far as they are not the
 /// defaults.
@@ -13,28 +13,41 @@ pub(crate) fn of_check(sha: &str, check: &Check) -> Vec<String> {
     args
 }
 
-/// For `gather.lua`: the hash, all keys, then for each check how many keys and arguments it has, and those.
+/// For `gather.lua`: the hash, all keys, then for each run of checks that [differ in their keys
+/// only](differ_in_keys_only) how many they are, how many keys and arguments each has, and those.
 pub(crate) fn of_checks<'a>(
     sha: &str,
     checks: impl Iterator<Item = &'a Check> + Clone,
 ) -> Vec<String> {
-    let keys = checks
-        .clone()
-        .map(|check| check.charges().len())
-        .sum::<usize>();
-    let mut args = Vec::with_capacity(8 * keys + 2);
+    let keys = checks.clone().map(|check| check.charges().len());
+    let keys = keys.sum::<usize>();
+    let mut args = Vec::with_capacity(keys + 8);
     args.extend([sha.to_owned(), keys.to_string()]);
     for check in checks.clone() {
         push_keys(&mut args, check);
     }
-    for check in checks {
-        args.push(check.charges().len().to_string());
+    let mut rest = checks.peekable();
+    while let Some(first) = rest.next() {
+        let mut run = 1;
+        while rest.next_if(|it| differ_in_keys_only(it, first)).is_some() {
+            run += 1;
+        }
+        args.extend([run.to_string(), first.charges().len().to_string()]);
         let length = args.len();
         args.push(String::new());
-        push_arguments(&mut args, check);
+        push_arguments(&mut args, first);
         args[length] = (args.len() - length - 1).to_string();
     }
     args
+}
+
+/// Whether two checks are called with the same arguments.
+pub(crate) fn differ_in_keys_only(a: &Check, b: &Check) -> bool {
+    let same = |(a, b): (&Charge, &Charge)| a.limit.quota == b.limit.quota && a.cost == b.cost;
+    a.charges().len() == b.charges().len()
+        && a.count() == b.count()
+        && a.shadow() == b.shadow()
+        && a.charges().iter().zip(b.charges()).all(same)
 }
 
 fn push_keys(args: &mut Vec<String>, check: &Check) {

@@ -162,6 +162,7 @@ impl<L: Lane> Gather<L> {
         let Some(deadline) = earliest else {
             return waiting;
         };
+        let waiting = in_runs(waiting);
         let args = |sha: &str| {
             let checks = waiting.iter().map(|waiter| &waiter.check);
             arguments::of_checks(sha, checks)
@@ -231,6 +232,20 @@ impl<L: Lane> Drop for Flight<L> {
             self.0.send(waiting);
         }
     }
+}
+
+/// Brings those together whose checks differ in their keys only, so that what they have in common is sent once.
+fn in_runs(waiting: Vec<Waiter>) -> Vec<Waiter> {
+    let mut runs: Vec<Vec<Waiter>> = Vec::with_capacity(1);
+    for waiter in waiting {
+        let fits =
+            |run: &&mut Vec<Waiter>| arguments::differ_in_keys_only(&run[0].check, &waiter.check);
+        match runs.iter_mut().find(fits) {
+            Some(run) => run.push(waiter),
+            None => runs.push(vec![waiter]),
+        }
+    }
+    runs.into_iter().flatten().collect()
 }
 
 fn is_refusal(error: &StoreError, code: &str) -> bool {

@@ -95,20 +95,25 @@ fn malformed() -> StoreError {
     )
 }
 
-fn read(check: &Check, reply: &Reply) -> Option<(u64, Vec<(u64, Wait)>)> {
-    let numbers = reply.numbers()?;
-    let (granted, states) = numbers.split_first()?;
-    let granted = u64::try_from(*granted).ok()?;
-    if granted > check.count() || states.len() != 2 * check.charges().len() {
-        return None;
-    }
-    let states = states.chunks_exact(2).map(state).collect::<Option<_>>()?;
-    Some((granted, states))
+fn read<'a>(
+    check: &Check,
+    reply: &'a Reply,
+) -> Option<(u64, impl Iterator<Item = (u64, Wait)> + 'a)> {
+    let (granted, states) = reply.list()?.split_first()?;
+    let granted = u64::try_from(granted.number()?).ok()?;
+    let states = states.chunks(2);
+    let fits = granted <= check.count() && states.len() == check.charges().len();
+    (fits && states.clone().all(|it| state(it).is_some()))
+        .then(|| (granted, states.filter_map(state)))
 }
 
-fn state(numbers: &[i64]) -> Option<(u64, Wait)> {
-    let remaining = u64::try_from(numbers[0]).ok()?;
-    (numbers[1] >= -1).then(|| (remaining, Wait::from_millis(numbers[1])))
+/// `remaining, retry_ms`
+fn state(pair: &[Reply]) -> Option<(u64, Wait)> {
+    let [remaining, retry] = pair else {
+        return None;
+    };
+    let (remaining, retry) = (u64::try_from(remaining.number()?).ok()?, retry.number()?);
+    (retry >= -1).then(|| (remaining, Wait::from_millis(retry)))
 }
 
 fn read_tokens(changes: &[Change], reply: &Reply) -> Option<Vec<i64>> {
