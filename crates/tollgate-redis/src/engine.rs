@@ -48,7 +48,7 @@ impl<L: Lane> Engine<L> {
         let servers = match plan.servers {
             Planned::Single(target) => {
                 let node = Node::start(&target, address.clone(), connections, &runtime);
-                let gather = Gather::new(Arc::new(node), &runtime);
+                let gather = Gather::new(Arc::new(node), connections.into(), &runtime);
                 Servers::Single(Arc::new(gather))
             }
             Planned::Cluster { access, seeds } => {

@@ -25,10 +25,6 @@ use crate::{
     script::Name,
 };
 
-/// As many calls are in flight before further checks are held back for the next one: enough that one may be
-/// on its way while another one is decided and a third one read.
-const IN_FLIGHT: usize = 3;
-
 /// So many checks go without being held back, and no more in one call: the server does nothing else meanwhile.
 const MOST: usize = 32;
 
@@ -40,13 +36,16 @@ const DEADLINES: Duration = Duration::from_millis(2);
 
 /// The checks for one server, whatever their tags.
 ///
-/// While few calls are in flight, a check is sent at once. Else it waits until one of them ends, for at most a
-/// millisecond, and goes together with all that wait. Each is decided on its own, as if it came alone.
+/// While fewer calls are in flight than there are connections, a check is sent at once. Else it waits until one
+/// of them ends, for at most a millisecond, and goes together with all that wait. Each is decided on its own, as
+/// if it came alone.
 ///
 /// Calls are made in tasks of their own: nobody who leaves takes others along. A check that is dropped before
 /// it is sent is not sent.
 pub(crate) struct Gather<L: Lane> {
     node: Arc<Node<L>>,
+    /// So many calls are in flight before further checks wait.
+    connections: usize,
     runtime: Handle,
     queue: Mutex<Queue>,
     /// Behind some addresses there is a cluster all the same, and it refuses keys of several tags.
@@ -70,9 +69,10 @@ struct Waiter {
 struct Flight<L: Lane>(Arc<Gather<L>>);
 
 impl<L: Lane> Gather<L> {
-    pub(crate) fn new(node: Arc<Node<L>>, runtime: &Handle) -> Self {
+    pub(crate) fn new(node: Arc<Node<L>>, connections: usize, runtime: &Handle) -> Self {
         Self {
             node,
+            connections,
             runtime: runtime.clone(),
             queue: Mutex::default(),
             refused: AtomicBool::new(false),
@@ -104,7 +104,7 @@ impl<L: Lane> Gather<L> {
         let mut queue = self.queue();
         let apart = queue.is_apart(waiter.deadline).then(|| queue.take());
         queue.waiting.push(waiter);
-        let full = queue.in_flight < IN_FLIGHT || queue.waiting.len() >= MOST;
+        let full = queue.in_flight < self.connections || queue.waiting.len() >= MOST;
         let full = full.then(|| queue.take());
         drop(queue);
         for waiting in apart.into_iter().chain(full) {
@@ -225,7 +225,7 @@ impl<L: Lane> Drop for Flight<L> {
     fn drop(&mut self) {
         let mut queue = self.0.queue();
         queue.in_flight -= 1;
-        let next = queue.in_flight < IN_FLIGHT && !queue.waiting.is_empty();
+        let next = queue.in_flight < self.0.connections && !queue.waiting.is_empty();
         let next = next.then(|| queue.take());
         drop(queue);
         if let Some(waiting) = next {
