@@ -1,4 +1,6 @@
-//! What error replies and lost connections mean for a charge.
+//! What error replies and lost connections mean for a charge, and how much of them is told.
+
+use std::borrow::Cow;
 
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
@@ -7,12 +9,38 @@ pub(crate) fn silent() -> StoreError {
     not_charged(ErrorKind::Io, "Redis had fallen silent")
 }
 
-pub(crate) fn not_charged(kind: ErrorKind, reason: impl Into<String>) -> StoreError {
-    StoreError::new(kind, ChargeState::NotCharged, reason.into())
+pub(crate) fn not_charged(kind: ErrorKind, reason: impl AsRef<str>) -> StoreError {
+    failed(kind, ChargeState::NotCharged, reason)
+}
+
+/// Every reply of a server, and whatever a library says of one, becomes an error here and nowhere else.
+pub(crate) fn failed(kind: ErrorKind, charge: ChargeState, reason: impl AsRef<str>) -> StoreError {
+    StoreError::new(kind, charge, without_secrets(reason.as_ref()))
+}
+
+/// A reply without the words of ours that it repeats: a server that does not know a command shows what came with
+/// it, such as a password, the ids of tenants or a script, and one that refuses names the user.
+fn without_secrets(reply: &str) -> String {
+    let told = reply.split(", with args").next().unwrap_or_default();
+    without_user(told).into_owned()
+}
+
+/// `NOPERM User alice has no permissions …`, as Redis 8 and Valkey have it, in the words of Redis 7.
+fn without_user(reply: &str) -> Cow<'_, str> {
+    // A name has no spaces.
+    let named = reply
+        .split_once("User ")
+        .and_then(|(before, rest)| Some((before, rest.split_once(' ')?.1)));
+    match named {
+        Some((before, rest)) if rest.starts_with("has ") => {
+            Cow::Owned(format!("{before}this user {rest}"))
+        }
+        _ => Cow::Borrowed(reply),
+    }
 }
 
 /// Why there is no connection. What is asked meanwhile is not sent at all.
-pub(crate) fn without_connection(kind: ErrorKind, reason: impl Into<String>) -> StoreError {
+pub(crate) fn without_connection(kind: ErrorKind, reason: impl AsRef<str>) -> StoreError {
     let kind = match kind {
         // It was no check that took too long.
         ErrorKind::Timeout | ErrorKind::Other => ErrorKind::Io,
@@ -138,6 +166,48 @@ mod tests {
         ] {
             let code = code(reply).expect("a code");
             assert_eq!(of_reply(code, reply), kind, "{reply}");
+        }
+    }
+
+    #[test]
+    fn what_a_reply_repeats_is_not_told() {
+        for (reply, told) in [
+            (
+                "ERR unknown command 'HELLO', with args beginning with: '3' 'AUTH' 'default' 'hunter2' ",
+                "ERR unknown command 'HELLO'",
+            ),
+            // Redis 5.
+            (
+                "ERR unknown command `AUTH`, with args beginning with: `hunter2`, ",
+                "ERR unknown command `AUTH`",
+            ),
+            (
+                "Pipeline failure: [(Index 0, error: ERR: unknown command 'EVALSHA', with args beginning with: 'hunter2')]",
+                "Pipeline failure: [(Index 0, error: ERR: unknown command 'EVALSHA'",
+            ),
+            (
+                "NOPERM User hunter2 has no permissions to run the 'evalsha' command",
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+            ),
+            (
+                "ERR ACL failure in script: User hunter2 has no permissions to run the 'get' command script: 5f, on @user_script:99.",
+                "ERR ACL failure in script: this user has no permissions to run the 'get' command script: 5f, on @user_script:99.",
+            ),
+            (
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+                "NOPERM this user has no permissions to run the 'evalsha' command",
+            ),
+            ("Os { code: 104 }", "Os { code: 104 }"),
+        ] {
+            for error in [
+                of_text(reply),
+                without_connection(ErrorKind::Io, reply),
+                failed(ErrorKind::Other, ChargeState::Unknown, reply),
+            ] {
+                let text = format!("{error} {error:?}");
+                assert!(error.to_string().ends_with(&format!(": {told}")), "{text}");
+                assert!(!text.contains("hunter2"), "{text}");
+            }
         }
     }
 

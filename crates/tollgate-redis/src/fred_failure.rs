@@ -3,12 +3,12 @@
 use fred::error::{Error as FredError, ErrorKind as FredKind};
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
-use crate::failure::{code, not_charged, of_reply, without_connection};
+use crate::failure::{code, failed, not_charged, of_reply, without_connection};
 
 /// The failure of a script call.
 pub(crate) fn of_call(error: &FredError) -> StoreError {
     let (kind, charge) = kind_and_charge(error);
-    StoreError::new(kind, charge, error.details())
+    failed(kind, charge, error.details())
 }
 
 /// The failure of loading the script. The call before it was refused, so nothing is charged.

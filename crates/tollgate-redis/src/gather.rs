@@ -40,6 +40,9 @@ const DEADLINES: Duration = Duration::from_millis(2);
 /// of them ends, for at most a millisecond, and goes together with all that wait. Each is decided on its own, as
 /// if it came alone.
 ///
+/// Two limiters whose deadlines are further apart than [`DEADLINES`] send each other's queue off: on one store,
+/// fewer of their checks go together.
+///
 /// Calls are made in tasks of their own: nobody who leaves takes others along. A check that is dropped before
 /// it is sent is not sent.
 pub(crate) struct Gather<L: Lane> {

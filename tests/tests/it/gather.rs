@@ -1,12 +1,12 @@
 //! Checks of several tenants that go to the server in one call.
 
-use std::{iter, num::NonZeroU64, time::Duration};
+use std::{num::NonZeroU64, time::Duration};
 
 use tollgate_core::{
     ChargeState, Check, Decision, ErrorKind, KeySpace, ManualClock, MemoryStore, Store, StoreError,
     Wait,
 };
-use tollgate_tests::{RedisClient, RedisServer, charge, check, quota, with_each_client};
+use tollgate_tests::{RedisClient, RedisServer, Script, charge, check, quota, with_each_client};
 
 use crate::support::{state, store_of};
 
@@ -179,11 +179,31 @@ async fn a_cluster_behind_a_plain_address_is_noticed<S: RedisClient>() {
     })
     .await;
     let store = store_of::<S>(&server).await;
+    let mut seen = (0, 0);
     for round in 0..2 {
         for answer in ask_together(&store, (0..60).map(of_tenant).collect()).await {
             assert_eq!(answer.expect("a decision").is_allowed(), round == 0);
         }
+        let now = (server.calls("evalsha"), crossslot(&server));
+        if round == 0 {
+            assert!(now.1 > 0, "some went together");
+        } else {
+            // One by one, without another try.
+            assert_eq!((now.0 - seen.0, now.1 - seen.1), (60, 0));
+        }
+        seen = now;
     }
+}
+
+/// How often the server refused keys of several tags, which is not among its calls.
+fn crossslot(server: &RedisServer) -> u64 {
+    let stats: String = redis::cmd("INFO")
+        .arg("errorstats")
+        .query(&mut server.connection())
+        .expect("INFO");
+    let mut lines = stats.lines();
+    let count = lines.find_map(|line| line.strip_prefix("errorstat_CROSSSLOT:count="));
+    count.map_or(0, |count| count.parse().expect("a number"))
 }
 
 fn is_whole(server: &RedisServer) -> bool {
@@ -211,14 +231,23 @@ async fn who_leaves_before_the_call_is_not_charged<S: RedisClient>() {
     assert_eq!((0..60).filter(|tenant| charged(*tenant)).count(), 30);
 }
 
+/// What the server was not asked for since it forgot all scripts is not loaded again.
 async fn a_lone_check_is_a_plain_call<S: RedisClient>() {
     let server = RedisServer::start();
     let store = store_of::<S>(&server).await;
+    let mut connection = server.connection();
+    let flushed = redis::cmd("SCRIPT").arg("FLUSH").exec(&mut connection);
+    flushed.expect("SCRIPT FLUSH");
+    store.check(of_tenant(1)).await.expect("a decision");
     let before = server.calls("evalsha");
-    for tenant in iter::repeat_n(1, 3) {
-        store.check(of_tenant(tenant)).await.expect("a decision");
+    for _ in 0..3 {
+        store.check(of_tenant(1)).await.expect("a decision");
     }
     assert_eq!(server.calls("evalsha") - before, 3);
+    let loaded = || server.info("memory", "number_of_cached_scripts");
+    assert_eq!(loaded(), 1);
+    let _known = Script::load(&mut connection, Script::TOKEN_BUCKET);
+    assert_eq!(loaded(), 1, "it was another one");
 }
 
 with_each_client! {

@@ -1,6 +1,7 @@
 //! What an operator reads in the log: one line for each change, none for each request.
 
 use std::{
+    error::Error,
     io,
     sync::{Arc, Mutex},
     time::Duration,
@@ -11,7 +12,8 @@ use tollgate::FailurePolicy;
 use tollgate_quota::{Change, PostgresSource, QuotaSource};
 use tollgate_redis::RedisSettings;
 use tollgate_tests::{
-    Fault, FaultProxy, PostgresServer, RedisClient, RedisServer, check, quota, with_each_client,
+    Answer, Fault, FaultProxy, PostgresServer, RedisClient, RedisServer, StubServer, check, quota,
+    with_each_client,
 };
 use tracing::{Dispatch, subscriber::NoSubscriber};
 
@@ -192,7 +194,63 @@ async fn no_secret_is_logged<S: RedisClient>() {
     );
 }
 
+/// What a strict store says, another one, and the log; on servers that do not know `command`.
+async fn told_without<S: RedisClient>(
+    command: &str,
+    scheme: &str,
+    resp: u8,
+    lines: &Lines,
+) -> Vec<String> {
+    let server =
+        RedisServer::start_with(&["--requirepass", "hunter2", "--rename-command", command, ""]);
+    let url = format!("{scheme}://:hunter2@127.0.0.1:{}", server.port());
+    let builder = || S::builder(&url).resp(resp).deadline(DEADLINE);
+    if let Err(refused) = S::open(builder().strict(true)).await {
+        tracing::warn!(%refused, ?refused);
+    }
+    let store = S::open(builder()).await.expect("it starts all the same");
+    let error = store.check(check("hunter2", quota(10, "1/h"), 1)).await;
+    let error = error.expect_err("a command is missing");
+    tracing::warn!(%error, ?error, source = error.source().map(tracing::field::display));
+    lines.take()
+}
+
+/// Redis repeats what it does not know.
+async fn what_the_server_repeats_is_not_told<S: RedisClient>() {
+    let (lines, _caught) = catch();
+    for (command, resp) in [("HELLO", 3), ("AUTH", 2), ("EVALSHA", 2), ("SCRIPT", 2)] {
+        for scheme in ["redis", "redis-cluster"] {
+            let said = told_without::<S>(command, scheme, resp, &lines).await;
+            let told = said.concat();
+            assert!(!told.contains("hunter2"), "{said:#?}");
+            assert!(!told.contains("redis.call"), "{said:#?}");
+            if command == "HELLO" {
+                assert!(told.contains("unknown command 'HELLO'"), "{said:#?}");
+            }
+        }
+    }
+}
+
+/// As Redis 8 and Valkey refuse.
+async fn no_user_is_named<S: RedisClient>() {
+    for reply in [
+        "NOPERM User hunter2 has no permissions to run the 'evalsha' command",
+        "ERR ACL failure in script: User hunter2 has no permissions to run the 'get' command",
+    ] {
+        let stub = StubServer::start(Answer::Error(reply.to_owned()));
+        let store = S::open(S::builder(&stub.url())).await.expect("a store");
+        let error = store.check(check("a", quota(10, "1/h"), 1)).await;
+        let error = error.expect_err("refused");
+        assert_eq!(error.kind(), tollgate_core::ErrorKind::Auth);
+        let text = format!("{error} {error:?} {:?}", error.source());
+        assert!(text.contains("this user has no permissions"), "{text}");
+        assert!(!text.contains("hunter2"), "{text}");
+    }
+}
+
 with_each_client! {
+    #[tokio::test] what_the_server_repeats_is_not_told
+    #[tokio::test] no_user_is_named
     #[tokio::test] one_lost_of_several_connections_is_told_as_that
     #[tokio::test] no_secret_is_logged
     #[tokio::test] an_outage_is_told_when_it_starts_and_when_it_ends

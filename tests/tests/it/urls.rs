@@ -43,6 +43,24 @@ async fn version_3_of_the_protocol_logs_in_with_and_without_a_name<S: RedisClien
     }
 }
 
+async fn a_password_that_nobody_asks_for_is_no_hindrance<S: RedisClient>() {
+    let server = RedisServer::start();
+    for login in [":secret", "default:secret"] {
+        for resp in [2, 3] {
+            let url = format!("redis://{login}@127.0.0.1:{}", server.port());
+            let store = connect(S::builder(&url).resp(resp)).await;
+            decide(&store, hourly()).await;
+        }
+    }
+}
+
+async fn a_password_without_a_name_logs_in<S: RedisClient>() {
+    let server = RedisServer::start_with(&["--requirepass", "secret"]);
+    let url = format!("redis://:secret@127.0.0.1:{}", server.port());
+    let store = connect(S::builder(&url).resp(2)).await;
+    assert!(decide(&store, hourly()).await.is_allowed());
+}
+
 async fn a_database_has_buckets_of_its_own<S: RedisClient>() {
     let server = RedisServer::start();
     for url in [server.url(), format!("{}/1", server.url())] {
@@ -180,6 +198,8 @@ with_each_client! {
     #[tokio::test] a_prefix_and_a_scope_name_all_that_a_service_keeps
     #[tokio::test] every_rule_is_kept_under_a_prefix
     #[tokio::test] a_wrong_setting_is_named_and_no_secret_shown
+    #[tokio::test] a_password_that_nobody_asks_for_is_no_hindrance
+    #[tokio::test] a_password_without_a_name_logs_in
     #[tokio::test] a_socket_is_connected_to
     #[tokio::test] version_3_of_the_protocol_logs_in_with_and_without_a_name
     #[tokio::test] a_database_has_buckets_of_its_own

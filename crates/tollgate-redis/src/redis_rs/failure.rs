@@ -3,7 +3,7 @@
 use redis::{ErrorKind as RedisKind, RedisError, ServerError};
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
-use crate::failure::{code, of_reply, of_text, without_connection};
+use crate::failure::{code, failed, of_reply, of_text, without_connection};
 
 /// The failure of a script call without a reply.
 pub(crate) fn of_call(error: &RedisError) -> StoreError {
@@ -11,7 +11,7 @@ pub(crate) fn of_call(error: &RedisError) -> StoreError {
         RedisKind::Io => ErrorKind::Io,
         _ => ErrorKind::Other,
     };
-    StoreError::new(kind, ChargeState::Unknown, error.to_string())
+    failed(kind, ChargeState::Unknown, error.to_string())
 }
 
 /// An error reply. Unlike fred, the library hands it to the one call that it answers, so it always says that

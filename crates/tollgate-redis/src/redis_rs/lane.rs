@@ -203,11 +203,11 @@ fn user(config: &Config) -> RedisConnectionInfo {
             RespVersion::RESP3 => ProtocolVersion::RESP3,
         })
         .set_db(config.database.unwrap_or_default().into());
-    if let Some(name) = &config.username {
-        user = user.set_username(name);
-    }
     if let Some(password) = &config.password {
-        user = user.set_password(password);
+        // A server without a password takes any for this user, but refuses one that comes without a name: fred gets
+        // over that refusal, and version 3 of the protocol always names the user.
+        let name = config.username.as_deref().unwrap_or("default");
+        user = user.set_username(name).set_password(password);
     }
     user
 }
@@ -270,5 +270,11 @@ mod tests {
             (user.username(), user.password(), user.db()),
             (Some("user"), Some("p@ss"), 3)
         );
+    }
+
+    #[test]
+    fn without_a_password_nobody_logs_in() {
+        let user = user(&Config::default());
+        assert_eq!((user.username(), user.password()), (None, None));
     }
 }
