@@ -37,9 +37,9 @@ faults *ARGS:
 failovers *ARGS:
     cargo run --release -p tollgate-tests --bin failovers -- {{ARGS}}
 
-# chains of faults at random for so long; `just soak 10m --seed N` repeats one
-soak LENGTH="10m" *ARGS:
-    cargo run --release -p tollgate-tests --bin failovers -- --soak {{LENGTH}} {{ARGS}}
+# chains of faults at random, for 10 minutes; `just soak 90s --seed N` repeats those of a seed for 90 seconds
+soak *ARGS:
+    cargo run --release -p tollgate-tests --bin failovers -- --soak {{ARGS}}
 
 # licences, sources and advisories of the dependencies (needs cargo-deny)
 deny:
@@ -58,8 +58,8 @@ bench-trips *ARGS:
     cargo run --release -p tollgate-tests --bin trips -- {{ARGS}}
 
 # several regions, simulated: one store, quotas split over regions, tenants with a home (seconds)
-regions:
-    cargo run --release -p tollgate-tests --bin regions
+regions *ARGS:
+    cargo run --release -p tollgate-tests --bin regions -- {{ARGS}}
 
 # Features of the benchmarks: `limitador-redis` builds its storage in Redis, too (see benches/Cargo.toml).
 bench_features := ""

@@ -14,6 +14,14 @@ use tempfile::TempDir;
 
 use crate::BoxError;
 
+/// Becomes the server, and leaves one behind that kills it when standard input ends: so no server outlives the
+/// demonstration, even if that is killed. A closed terminal, or Ctrl-C, is not to end the watcher first.
+const TIED: &str = r#"
+exec 3<&0
+{ trap "" HUP INT TERM; read -r _ <&3; kill -9 $$; } >/dev/null 2>&1 &
+exec "$@" 3<&- </dev/null
+"#;
+
 /// Servers of our own on free ports, and a folder for their files; all of it ends with this value.
 #[derive(Debug)]
 pub(crate) struct Servers {
@@ -23,6 +31,13 @@ pub(crate) struct Servers {
 
 impl Servers {
     pub(crate) fn new() -> Result<Self, BoxError> {
+        let version = Command::new("redis-server").arg("--version").output();
+        version.map_err(|error| {
+            format!(
+                "cannot start `redis-server`: {error}\nInstall it (Debian and Ubuntu: apt-get install redis-server; \
+                 macOS: brew install redis), or set REDIS_URL to one that runs."
+            )
+        })?;
         Ok(Self {
             processes: Vec::new(),
             dir: tempfile::tempdir()?,
@@ -41,17 +56,13 @@ impl Servers {
 
     /// Starts a server that listens on `port`.
     pub(crate) fn start(&mut self, port: u16, args: &[&str]) -> Result<(), BoxError> {
-        let process = Command::new("redis-server")
+        let process = Command::new("sh")
+            .args(["-c", TIED, "sh", "redis-server"])
             .args(args)
             .current_dir(self.dir.path())
+            .stdin(Stdio::piped())
             .stdout(Stdio::null())
-            .spawn()
-            .map_err(|error| {
-                format!(
-                    "cannot start `redis-server`: {error}\nInstall it (Debian and Ubuntu: apt-get install \
-                     redis-server; macOS: brew install redis), or set REDIS_URL to one that runs."
-                )
-            })?;
+            .spawn()?;
         self.processes.push(process);
         until("redis-server answers", || {
             TcpStream::connect((Ipv4Addr::LOCALHOST, port)).is_ok()

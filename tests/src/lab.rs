@@ -1,6 +1,7 @@
 //! What the labs share: replica processes of a service under load, and what each request got.
 
 mod client;
+mod end;
 mod load;
 mod policy;
 mod profile;
@@ -8,6 +9,7 @@ mod replica;
 
 pub use self::{
     client::Client,
+    end::carry_out,
     load::{By, Load, Outcome, Sample, back, quantile},
     policy::Policy,
     profile::Profile,

@@ -24,7 +24,7 @@ pub use self::{
     fault_proxy::{Fault, FaultProxy},
     login::Login,
     postgres_server::PostgresServer,
-    redis_server::{RedisServer, free_port, server_command},
+    redis_server::{RedisServer, free_port, server_version},
     script::{Script, adjust_argv, argv},
     sentinel::{Sentinel, Sentinels},
     stub_server::{Answer, StubServer},

@@ -1,7 +1,9 @@
 //! A Redis of the test's own.
 
 use std::{
-    env, fs,
+    env,
+    ffi::OsString,
+    fs, io,
     net::{Ipv4Addr, TcpListener},
     process::{Child, Command, Stdio},
     thread,
@@ -10,8 +12,19 @@ use std::{
 
 use tempfile::TempDir;
 
-/// What [`server_command`] starts in place of `redis-server`.
+/// What is started in place of `redis-server`.
 const PROGRAM: &str = "TOLLGATE_TEST_SERVER";
+
+/// Becomes the server, and leaves one behind that kills it when standard input ends: so no server outlives the
+/// program that started it, even if that is killed. A closed terminal, or Ctrl-C, is not to end the watcher first.
+const TIED: &str = r#"
+exec 3<&0
+{ trap "" HUP INT TERM; read -r _ <&3; kill -9 $$; } >/dev/null 2>&1 &
+exec "$@" 3<&- </dev/null
+"#;
+
+const NOT_STARTED: &str =
+    "redis-server did not start; what it said stands above (Debian: apt-get install redis-server)";
 
 /// A `redis-server` on a free port of loopback, without persistence; killed when dropped.
 #[derive(Debug)]
@@ -40,7 +53,7 @@ impl RedisServer {
         // Another process may take the port between our look and the server's bind; then try another.
         (0..10)
             .find_map(|_| Self::try_start(free_port(), &args))
-            .expect("redis-server did not start; what it said stands above")
+            .expect(NOT_STARTED)
     }
 
     /// Starts a server with default settings on `port`.
@@ -50,7 +63,7 @@ impl RedisServer {
     /// If there is no `redis-server` to start, the port is taken, or it does not answer within 10 s.
     #[must_use]
     pub fn start_on(port: u16) -> Self {
-        Self::try_start(port, &[]).expect("redis-server did not start; what it said stands above")
+        Self::try_start(port, &[]).expect(NOT_STARTED)
     }
 
     fn try_start(port: u16, args: &[String]) -> Option<Self> {
@@ -239,9 +252,28 @@ pub fn free_port() -> u16 {
 
 /// The server's program: `redis-server`, or what the environment variable `TOLLGATE_TEST_SERVER` names, such as
 /// `valkey-server`. It has to take the arguments of `redis-server`, `--sentinel` included.
-#[must_use]
-pub fn server_command() -> Command {
-    Command::new(env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into()))
+fn program() -> OsString {
+    env::var_os(PROGRAM).unwrap_or_else(|| "redis-server".into())
+}
+
+/// Starts the server's program; it ends when the child's standard input does.
+pub(crate) fn server_command() -> Command {
+    let mut command = Command::new("sh");
+    command.args(["-c", TIED, "sh"]).arg(program());
+    command.stdin(Stdio::piped());
+    command
+}
+
+/// The version of the server's program, such as `7.0.15`.
+///
+/// # Errors
+///
+/// If it cannot be started.
+pub fn server_version() -> io::Result<String> {
+    let output = Command::new(program()).arg("--version").output()?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let version = text.split("v=").nth(1).and_then(|it| it.split(' ').next());
+    Ok(version.unwrap_or("of unknown version").trim().into())
 }
 
 fn spawn(port: u16, args: &[String], dir: &TempDir) -> Child {
@@ -252,7 +284,7 @@ fn spawn(port: u16, args: &[String], dir: &TempDir) -> Child {
         .current_dir(dir.path())
         .stdout(Stdio::null())
         .spawn()
-        .expect("`redis-server` in the PATH (Debian: apt-get install redis-server)")
+        .expect("a shell")
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use std::{
 use redis::{FromRedisValue, RedisResult, Value};
 use tempfile::TempDir;
 
-use crate::{RedisServer, cluster::until, free_port, server_command};
+use crate::{RedisServer, cluster::until, free_port, redis_server::server_command};
 
 const ANSWER: Duration = Duration::from_millis(500);
 
@@ -244,7 +244,7 @@ impl Sentinel {
             .stdout(Stdio::null())
             .spawn();
         Self {
-            process: process.expect("`redis-server` in the PATH"),
+            process: process.expect("a shell"),
             port,
             _dir: dir,
         }

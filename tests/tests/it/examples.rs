@@ -13,6 +13,8 @@ use std::{
 use tempfile::TempDir;
 use tollgate_tests::{PostgresServer, RedisServer};
 
+use crate::support::{sh, until_gone};
+
 /// An example, built by the same `cargo test` that built this test.
 fn example(name: &str) -> Command {
     let test = std::env::current_exe().expect("this program");
@@ -64,21 +66,6 @@ fn quickstart(variables: &[(&str, &str)]) -> (Running, Vec<String>) {
         .take(2)
         .collect();
     (running, curls)
-}
-
-fn sh(line: &str) -> String {
-    let output = Command::new("sh")
-        .args(["-c", line])
-        .output()
-        .expect("a shell");
-    assert!(
-        output.status.success(),
-        "{line}: {}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8(output.stdout)
-        .expect("UTF-8")
-        .to_ascii_lowercase()
 }
 
 #[test]
@@ -289,11 +276,16 @@ fn fleet_on(topology: &str, seconds: &str, dir: &TempDir) -> Child {
     command.spawn().expect("the fleet")
 }
 
-/// Its first line tells where Redis is: nobody listens there any more, and no file is left.
-fn assert_nothing_is_left(said: &str, dir: &TempDir) {
+/// Its first line tells where Redis is.
+fn addresses(said: &str) -> impl Iterator<Item = &str> {
     let (_, rest) = said.split_once("://").expect("a URL");
     let addresses = rest.split([' ', '/']).next().expect("addresses");
-    for address in addresses.trim_end_matches(',').split(',') {
+    addresses.trim_end_matches(',').split(',')
+}
+
+/// Nobody listens there any more, and no file is left.
+fn assert_nothing_is_left(said: &str, dir: &TempDir) {
+    for address in addresses(said) {
         assert!(TcpStream::connect(address).is_err(), "{address} is left");
     }
     let mut files = fs::read_dir(dir.path()).expect("the folder");
@@ -321,21 +313,38 @@ fn the_fleet_holds_every_bound_on_every_topology() {
     }
 }
 
+/// What a fleet says once it is complete, and what it goes on to say.
+fn first_line(fleet: &mut Running) -> (String, impl Iterator<Item = String> + use<>) {
+    let output = BufReader::new(fleet.0.stderr.take().expect("its progress"));
+    let mut lines = output.lines().map(|line| line.expect("UTF-8"));
+    let first = lines.find(|line| line.starts_with("Redis at "));
+    (first.expect("it goes on"), lines)
+}
+
 #[test]
 fn the_fleet_takes_its_servers_with_it_when_it_is_told_to_stop() {
     for (topology, signal) in [("cluster", "INT"), ("sentinel", "TERM")] {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let mut fleet = Running(fleet_on(topology, "60", &dir));
-        let mut said = String::new();
-        let mut output = BufReader::new(fleet.0.stderr.take().expect("its progress"));
-        while !said.starts_with("Redis at ") {
-            said.clear();
-            assert!(output.read_line(&mut said).expect("UTF-8") > 0, "it ended");
-        }
+        let (said, _more) = first_line(&mut fleet);
         sh(&format!("kill -s {signal} {}", fleet.0.id()));
         let status = fleet.0.wait().expect("our own child");
         assert_eq!(status.code(), Some(2), "{topology}");
         assert_nothing_is_left(&said, &dir);
+    }
+}
+
+#[test]
+fn no_server_outlives_a_fleet_that_is_killed() {
+    for signal in ["KILL", "HUP"] {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let mut fleet = Running(fleet_on("cluster", "60", &dir));
+        let (said, _more) = first_line(&mut fleet);
+        sh(&format!("kill -s {signal} {}", fleet.0.id()));
+        fleet.0.wait().expect("our own child");
+        for address in addresses(&said) {
+            until_gone(address, || TcpStream::connect(address).is_ok());
+        }
     }
 }
 

@@ -1,6 +1,6 @@
 //! What several modules share.
 
-use std::time::Duration;
+use std::{process::Command, thread, time::Duration};
 
 use tokio::time::{sleep, timeout};
 use tollgate::Metrics;
@@ -87,4 +87,32 @@ pub(crate) fn metric(metrics: &Metrics, series: &str) -> f64 {
     let mut lines = text.lines();
     let found = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
     found.map_or(0.0, |value| value.parse().expect("a number"))
+}
+
+/// What a line of shell prints, in small letters.
+pub(crate) fn sh(line: &str) -> String {
+    let output = Command::new("sh")
+        .args(["-c", line])
+        .output()
+        .expect("a shell");
+    assert!(
+        output.status.success(),
+        "{line}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    String::from_utf8(output.stdout)
+        .expect("UTF-8")
+        .to_ascii_lowercase()
+}
+
+/// Waits until something is no longer there.
+#[track_caller]
+pub(crate) fn until_gone(what: &str, mut is_there: impl FnMut() -> bool) {
+    for _ in 0..1_000 {
+        if !is_there() {
+            return;
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    panic!("still there: {what}");
 }

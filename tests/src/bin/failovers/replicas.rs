@@ -1,12 +1,12 @@
 //! What Redis can do so that replicas miss fewer charges, and what it costs.
 
-use std::{fmt::Write, process::Command, thread, time::Duration};
+use std::{fmt::Write, thread, time::Duration};
 
 use redis::Connection;
 use tokio::time::Instant;
 use tollgate_tests::{RedisServer, Script, argv, check, quota};
 
-use crate::{BoxError, pause};
+use crate::pause;
 
 /// A table that is not about a round.
 pub(crate) struct Table {
@@ -25,14 +25,6 @@ pub(crate) const TABLES: [Table; 2] = [
         measure: wait,
     },
 ];
-
-/// The version of `redis-server`.
-pub(crate) fn version() -> Result<String, BoxError> {
-    let output = Command::new("redis-server").arg("--version").output()?;
-    let text = String::from_utf8(output.stdout)?;
-    let version = text.split("v=").nth(1).and_then(|it| it.split(' ').next());
-    Ok(version.unwrap_or("of unknown version").trim().into())
-}
 
 /// A primary with one replica.
 struct Pair {

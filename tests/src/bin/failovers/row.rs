@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use tollgate_tests::lab::{By, Outcome, Sample, quantile};
+use tollgate_tests::lab::{By, DEADLINE, Outcome, Sample, quantile};
 
 use crate::{
     fault::Fault,
@@ -130,17 +130,12 @@ impl Row {
             self.broken.push(text.into());
         }
         // Of several faults in a row, the windows are not told apart.
-        let is_judged = matches!(round.faults[..], [(Fault::Frozen, _)]);
         if let Some(others) = self.others
-            && is_judged
-            && others.times > TIMES_CALM
+            && matches!(round.faults[..], [(Fault::Frozen, _)])
         {
-            self.is_only_slow = self.broken.is_empty();
-            let text = format!(
-                "99th percentile on other primaries {:.1} times that of the calm",
-                others.times
-            );
-            self.broken.push(text);
+            let slow = others.broken();
+            self.is_only_slow = self.broken.is_empty() && !slow.is_empty();
+            self.broken.extend(slow);
         }
     }
 }
@@ -168,6 +163,29 @@ impl fmt::Display for Row {
             Some(back) => writeln!(f, "{:.1} |", back.as_secs_f64()),
             None => writeln!(f, "never |"),
         }
+    }
+}
+
+// === impl Slower ===
+
+impl Slower {
+    /// What is promised to tenants on other primaries while one is frozen, and was not kept.
+    fn broken(self) -> Vec<String> {
+        let mut broken = Vec::new();
+        if self.times > TIMES_CALM {
+            broken.push(format!(
+                "99th percentile on other primaries {:.1} times that of the calm",
+                self.times
+            ));
+        }
+        // So long takes a check that waits for the frozen primary.
+        if self.longest >= DEADLINE.as_secs_f64() * 1e3 {
+            broken.push(format!(
+                "a request on other primaries took {:.1} ms longer than in the calm",
+                self.longest
+            ));
+        }
+        broken
     }
 }
 
@@ -243,3 +261,6 @@ fn beyond(answers: &Answers, number: usize) -> f64 {
 fn real(tokens: u64) -> f64 {
     tokens as f64
 }
+
+#[cfg(test)]
+mod tests;

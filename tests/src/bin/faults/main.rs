@@ -19,7 +19,7 @@ use std::{
 use tokio::runtime::Runtime;
 use tollgate_tests::{
     lab::{self, Client, Policy},
-    server_command,
+    server_version,
 };
 
 mod bench;
@@ -86,7 +86,7 @@ fn start() -> Result<ExitCode, BoxError> {
     let Some(options) = options()? else {
         return Ok(ExitCode::SUCCESS);
     };
-    if server_command().arg("--version").output().is_err() {
+    if server_version().is_err() {
         return Err("there is no `redis-server`. Install it (Debian and Ubuntu: apt-get install redis-server; \
                     macOS: brew install redis)."
             .into());

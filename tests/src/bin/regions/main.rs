@@ -8,7 +8,11 @@
 //! cargo run --release -p tollgate-tests --bin regions
 //! ```
 
-use std::io::{self, Write};
+use std::{
+    error::Error,
+    io::{self, Write},
+    process::ExitCode,
+};
 
 mod meter;
 mod run;
@@ -23,6 +27,19 @@ use self::{
     topology::{CUT_OFF, Topology, USUAL},
     world::{DAY, SPREADS, Spread, requests},
 };
+
+type BoxError = Box<dyn Error + Send + Sync>;
+
+const HELP: &str = "\
+What one store for several regions, split quotas and tenants with a home cost, simulated.
+
+Usage: cargo run --release -p tollgate-tests --bin regions -- [OPTIONS]
+
+Options:
+  --help   print this
+
+Prints the tables of `docs/topologies.md`, within seconds; the figures are the same on any machine.
+";
 
 /// What a tenant asks for, as a part of its quota's rate.
 const WITHIN: f64 = 0.8;
@@ -39,7 +56,28 @@ fn day_with_cut(topology: &Topology, length: u64) -> Outcome {
     run(topology, &requests(&SPREADS[0], length, ABOVE), Some(&cut))
 }
 
-fn main() -> io::Result<()> {
+fn main() -> ExitCode {
+    match start() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("regions: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn start() -> Result<(), BoxError> {
+    use lexopt::prelude::Long;
+
+    match lexopt::Parser::from_env().next()? {
+        None => tables()?,
+        Some(Long("help")) => print!("{HELP}"),
+        Some(other) => return Err(format!("{}; see --help", other.unexpected()).into()),
+    }
+    Ok(())
+}
+
+fn tables() -> io::Result<()> {
     let mut text = table::DAYS.to_owned();
     for topology in &USUAL {
         for spread in &SPREADS {
