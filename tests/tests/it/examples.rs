@@ -265,8 +265,11 @@ fn the_fleet_holds_every_bound() {
 
 /// The demonstration on a topology that it starts itself, with its files in `dir`.
 fn fleet_on(topology: &str, seconds: &str, dir: &TempDir) -> Child {
-    let mut command = example("fleet");
+    // Whoever runs the tests may ignore SIGHUP, as under nohup.
+    let mut command = Command::new("env");
     command
+        .arg("--default-signal=HUP")
+        .arg(example("fleet").get_program())
         .args(["--topology", topology, "--replicas", "3"])
         .args(["--seconds", seconds, "--json"])
         .env_remove("REDIS_URL")

@@ -130,7 +130,10 @@ fn the_failovers_take_everything_with_them_however_they_end() {
         let dir = tempfile::tempdir().expect("a temporary folder");
         let files = dir.path().join("files");
         fs::create_dir(&files).expect("a folder");
-        let mut lab = Command::new(env!("CARGO_BIN_EXE_failovers"))
+        // Whoever runs the tests may ignore SIGHUP, as under nohup.
+        let mut lab = Command::new("env")
+            .arg("--default-signal=HUP")
+            .arg(env!("CARGO_BIN_EXE_failovers"))
             .args(["--only", only])
             .env("TOLLGATE_TEST_SERVER", recorded(dir.path()))
             .env("TMPDIR", &files)
