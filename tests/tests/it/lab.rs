@@ -9,6 +9,9 @@ use std::{
 
 use crate::support::{sh, until_gone};
 
+const FAULTS: &str = env!("CARGO_BIN_EXE_faults");
+const FAILOVERS: &str = env!("CARGO_BIN_EXE_failovers");
+
 #[test]
 fn the_lab_finds_every_promise_kept_where_memory_is_full() {
     finds_every_promise_kept("fred");
@@ -20,7 +23,7 @@ fn the_lab_tries_the_other_client_as_well() {
 }
 
 fn finds_every_promise_kept(client: &str) {
-    let output = Command::new(env!("CARGO_BIN_EXE_faults"))
+    let output = Command::new(FAULTS)
         .args([
             "--fault",
             "full",
@@ -42,46 +45,30 @@ fn finds_every_promise_kept(client: &str) {
 }
 
 #[test]
-fn the_lab_says_what_is_wrong_with_its_options() {
-    for args in [
-        &["--fault", "nonsense"][..],
-        &["--policy", "nonsense"],
-        &["--client", "nonsense"],
-        &["--seconds", "0"],
-        &["--nonsense"],
+fn the_labs_say_what_is_wrong_with_their_options() {
+    for (program, args) in [
+        (FAULTS, &["--fault", "nonsense"][..]),
+        (FAULTS, &["--policy", "nonsense"]),
+        (FAULTS, &["--client", "nonsense"]),
+        (FAULTS, &["--seconds", "0"]),
+        (FAULTS, &["--nonsense"]),
+        (FAILOVERS, &["--only", "nonsense"]),
+        (FAILOVERS, &["--client", "nonsense"]),
+        (FAILOVERS, &["--soak", "10"]),
+        (FAILOVERS, &["--soak", "0s"]),
+        (FAILOVERS, &["--soak=0m"]),
+        (FAILOVERS, &["--seed", "x"]),
+        (FAILOVERS, &["--nonsense"]),
     ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_faults"))
-            .args(args)
-            .output()
-            .expect("the lab");
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(!output.stderr.is_empty(), "{args:?}");
-    }
-}
-
-#[test]
-fn the_failovers_say_what_is_wrong_with_their_options() {
-    for args in [
-        &["--only", "nonsense"][..],
-        &["--client", "nonsense"],
-        &["--soak", "10"],
-        &["--soak", "0s"],
-        &["--soak=0m"],
-        &["--seed", "x"],
-        &["--nonsense"],
-    ] {
-        let output = Command::new(env!("CARGO_BIN_EXE_failovers"))
-            .args(args)
-            .output()
-            .expect("the lab");
-        assert_eq!(output.status.code(), Some(2), "{args:?}");
-        assert!(!output.stderr.is_empty(), "{args:?}");
+        let output = Command::new(program).args(args).output().expect("the lab");
+        assert_eq!(output.status.code(), Some(2), "{program} {args:?}");
+        assert!(!output.stderr.is_empty(), "{program} {args:?}");
     }
 }
 
 #[test]
 fn the_failovers_find_every_promise_kept_where_a_certificate_expires() {
-    let output = Command::new(env!("CARGO_BIN_EXE_failovers"))
+    let output = Command::new(FAILOVERS)
         .args(["--only", "tls: certificate", "--client", "redis-rs"])
         .output()
         .expect("the lab");
@@ -133,7 +120,7 @@ fn the_failovers_take_everything_with_them_however_they_end() {
         // Whoever runs the tests may ignore SIGHUP, as under nohup.
         let mut lab = Command::new("env")
             .arg("--default-signal=HUP")
-            .arg(env!("CARGO_BIN_EXE_failovers"))
+            .arg(FAILOVERS)
             .args(["--only", only])
             .env("TOLLGATE_TEST_SERVER", recorded(dir.path()))
             .env("TMPDIR", &files)
