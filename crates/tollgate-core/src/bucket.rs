@@ -59,14 +59,13 @@ struct Reading {
 ///
 /// If there are fewer buckets than charges.
 #[must_use]
-pub fn decide(check: Check, buckets: &mut [Option<Bucket>], now: u64) -> Decision {
+pub fn decide(check: &Check, buckets: &mut [Option<Bucket>], now: u64) -> Decision {
     assert!(
         buckets.len() >= check.charges().len(),
         "a bucket for each charge"
     );
     let count = as_f64(check.count());
-    let asked = check.clone();
-    let charges = asked.charges();
+    let charges = check.charges();
     let reading = |charge: &Charge, bucket: Option<Bucket>| {
         let cost = as_f64(charge.cost.tokens());
         (read(bucket, &charge.limit.quota, cost, count, now), cost)
@@ -293,9 +292,9 @@ mod tests {
             for capacity in 1..=1000 {
                 let mut bucket = [None];
                 for _ in 0..capacity {
-                    assert!(decide(single(capacity, rate, 1), &mut bucket, 0).is_allowed());
+                    assert!(decide(&single(capacity, rate, 1), &mut bucket, 0).is_allowed());
                 }
-                assert!(!decide(single(capacity, rate, 1), &mut bucket, 0).is_allowed());
+                assert!(!decide(&single(capacity, rate, 1), &mut bucket, 0).is_allowed());
             }
         }
     }
@@ -303,15 +302,15 @@ mod tests {
     #[test]
     fn a_denied_poll_never_delays_refill() {
         let mut bucket = [None];
-        assert!(decide(single(1, 0.1, 1), &mut bucket, 0).is_allowed());
+        assert!(decide(&single(1, 0.1, 1), &mut bucket, 0).is_allowed());
         for now in 1..10_000 {
-            let denied = decide(single(1, 0.1, 1), &mut bucket, now);
+            let denied = decide(&single(1, 0.1, 1), &mut bucket, now);
             assert_eq!(
                 state(&denied),
                 (0, Wait::For(Duration::from_millis(10_000 - now)))
             );
         }
-        assert!(decide(single(1, 0.1, 1), &mut bucket, 10_000).is_allowed());
+        assert!(decide(&single(1, 0.1, 1), &mut bucket, 10_000).is_allowed());
     }
 
     #[test]
@@ -319,15 +318,15 @@ mod tests {
         let mut bucket = [None];
         let hourly = |capacity, rate| single(capacity, rate / 3600.0, 1);
         for _ in 0..2 {
-            let _ = decide(hourly(10, 10.0), &mut bucket, 0);
+            let _ = decide(&hourly(10, 10.0), &mut bucket, 0);
         }
         // Clamped to the lower capacity, not below.
         assert_eq!(
-            state(&decide(hourly(5, 5.0), &mut bucket, 0)),
+            state(&decide(&hourly(5, 5.0), &mut bucket, 0)),
             (4, Wait::None)
         );
         assert_eq!(
-            state(&decide(hourly(100, 100.0), &mut bucket, 0)),
+            state(&decide(&hourly(100, 100.0), &mut bucket, 0)),
             (3, Wait::None)
         );
     }
@@ -335,9 +334,9 @@ mod tests {
     #[test]
     fn a_raised_rate_counts_at_once() {
         let mut bucket = [None];
-        let _ = decide(single(10, 0.01, 10), &mut bucket, 0);
+        let _ = decide(&single(10, 0.01, 10), &mut bucket, 0);
         assert_eq!(
-            state(&decide(single(10, 5.0, 1), &mut bucket, 1_000)),
+            state(&decide(&single(10, 5.0, 1), &mut bucket, 1_000)),
             (4, Wait::None)
         );
     }
@@ -350,12 +349,12 @@ mod tests {
         assert_eq!(bucket, [None], "a full bucket is not worth keeping");
         lower(&mut bucket[0], &quota, 3.5, 0);
         assert_eq!(
-            state(&decide(single(10, 1.0, 0), &mut bucket, 0)),
+            state(&decide(&single(10, 1.0, 0), &mut bucket, 0)),
             (3, Wait::None)
         );
         lower(&mut bucket[0], &quota, 9.0, 500);
         assert_eq!(
-            state(&decide(single(10, 1.0, 0), &mut bucket, 500)),
+            state(&decide(&single(10, 1.0, 0), &mut bucket, 500)),
             (4, Wait::None)
         );
         assert!(
@@ -374,7 +373,7 @@ mod tests {
         let mut bucket = [None];
         assert_eq!(adjust(&mut bucket[0], &quota, 5, 0, 0), 10);
         assert_eq!(bucket, [None], "a full bucket is not worth keeping");
-        let _ = decide(single(10, 1.0, 8), &mut bucket, 0);
+        let _ = decide(&single(10, 1.0, 8), &mut bucket, 0);
         assert_eq!(adjust(&mut bucket[0], &quota, 3, 0, 0), 5);
         assert_eq!(adjust(&mut bucket[0], &quota, 3, 0, 1_500), 9);
         assert_eq!(
@@ -418,16 +417,16 @@ mod tests {
         let mut bucket = [None];
         assert_eq!(adjust(&mut bucket[0], &quota, -15, -100, 0), -5);
         let five_and_one = Wait::For(Duration::from_secs(6));
-        let denied = decide(single(10, 1.0, 1), &mut bucket, 0);
+        let denied = decide(&single(10, 1.0, 1), &mut bucket, 0);
         assert_eq!((denied.granted, state(&denied)), (0, (0, five_and_one)));
         assert_eq!(
-            state(&decide(single(10, 1.0, 0), &mut bucket, 0)),
+            state(&decide(&single(10, 1.0, 0), &mut bucket, 0)),
             (0, Wait::None),
             "what is free needs no tokens"
         );
         assert_eq!(adjust(&mut bucket[0], &quota, 0, 0, 4_500), -1);
-        assert!(!decide(single(10, 1.0, 1), &mut bucket, 5_999).is_allowed());
-        assert!(decide(single(10, 1.0, 1), &mut bucket, 6_000).is_allowed());
+        assert!(!decide(&single(10, 1.0, 1), &mut bucket, 5_999).is_allowed());
+        assert!(decide(&single(10, 1.0, 1), &mut bucket, 6_000).is_allowed());
         assert_eq!(bucket[0].map(|bucket| bucket.expires_at), Some(16_000));
     }
 
@@ -444,7 +443,7 @@ mod tests {
             charge.limit.quota = slowest;
             charge
         });
-        let denied = decide(check, &mut bucket, 7);
+        let denied = decide(&check, &mut bucket, 7);
         assert_eq!(state(&denied).1, Wait::For(Duration::from_millis(1 << 53)));
     }
 
@@ -452,7 +451,7 @@ mod tests {
     fn an_adjustment_heals_a_clock_that_stepped_back() {
         let quota = ten_per_ten_seconds();
         let mut bucket = [None];
-        let _ = decide(single(10, 1.0, 4), &mut bucket, 1_000_000);
+        let _ = decide(&single(10, 1.0, 4), &mut bucket, 1_000_000);
         assert_eq!(adjust(&mut bucket[0], &quota, 0, 0, 100_000), 6);
         assert_eq!(bucket[0].map(|bucket| bucket.expires_at), Some(104_000));
         bucket[0].as_mut().expect("kept").expires_at = u64::MAX;
@@ -464,7 +463,7 @@ mod tests {
     fn a_cost_above_the_capacity_never_fits_and_takes_nothing() {
         let mut bucket = [None];
         assert_eq!(
-            state(&decide(single(10, 1.0, 11), &mut bucket, 0)),
+            state(&decide(&single(10, 1.0, 11), &mut bucket, 0)),
             (10, Wait::Never)
         );
         assert_eq!(bucket, [None]);
@@ -475,9 +474,9 @@ mod tests {
         let both =
             || Check::new(vec![charge("a", 10, 1.0, 1), charge("b", 2, 1.0, 1)]).expect("a check");
         let mut buckets = [None, None];
-        assert!(decide(both(), &mut buckets, 0).is_allowed());
-        assert!(decide(both(), &mut buckets, 0).is_allowed());
-        let denied = decide(both(), &mut buckets, 0);
+        assert!(decide(&both(), &mut buckets, 0).is_allowed());
+        assert!(decide(&both(), &mut buckets, 0).is_allowed());
+        let denied = decide(&both(), &mut buckets, 0);
         assert_eq!(denied.limits[0].remaining, Some(8));
         assert_eq!(denied.limits[1].wait, Wait::For(Duration::from_secs(1)));
         assert_eq!(
@@ -495,7 +494,7 @@ mod tests {
             .with_shadow(1)
             .expect("one of two");
         let mut buckets = [None, None];
-        let decision = decide(check, &mut buckets, 0);
+        let decision = decide(&check, &mut buckets, 0);
         assert_eq!(decision.granted, 3);
         assert_eq!(
             (decision.limits[0].remaining, decision.limits[1].remaining),
@@ -508,17 +507,17 @@ mod tests {
     #[test]
     fn a_clock_that_steps_back_locks_nobody_out() {
         let mut bucket = [None];
-        let _ = decide(single(1, 1.0, 1), &mut bucket, 1_000_000);
+        let _ = decide(&single(1, 1.0, 1), &mut bucket, 1_000_000);
         // An hour back: nothing is known to have passed, and the state heals at this very check.
-        assert!(!decide(single(1, 1.0, 1), &mut bucket, 100_000).is_allowed());
-        assert!(decide(single(1, 1.0, 1), &mut bucket, 101_000).is_allowed());
+        assert!(!decide(&single(1, 1.0, 1), &mut bucket, 100_000).is_allowed());
+        assert!(decide(&single(1, 1.0, 1), &mut bucket, 101_000).is_allowed());
     }
 
     #[test]
     fn a_write_never_shortens_the_time_to_live() {
         let mut bucket = [None];
-        let _ = decide(single(100, 1.0, 100), &mut bucket, 0);
-        let _ = decide(single(100, 1_000.0, 1), &mut bucket, 50_000);
+        let _ = decide(&single(100, 1.0, 100), &mut bucket, 0);
+        let _ = decide(&single(100, 1_000.0, 1), &mut bucket, 50_000);
         assert_eq!(bucket[0].map(|bucket| bucket.expires_at), Some(100_000));
     }
 
@@ -537,15 +536,15 @@ mod tests {
                 charge.limit.quota = quota;
                 charge.cost = Cost::try_from(1 + cost % capacity).expect("in range");
                 let check = Check::single(charge);
-                let decision = decide(check.clone(), &mut bucket, now);
+                let decision = decide(&check.clone(), &mut bucket, now);
                 if let Wait::For(wait) = decision.limits[0].wait {
                     let wait = u64::try_from(wait.as_millis()).expect("at most ten years");
                     let before = bucket;
-                    prop_assert!(decide(check.clone(), &mut bucket, now + wait).is_allowed());
+                    prop_assert!(decide(&check.clone(), &mut bucket, now + wait).is_allowed());
                     // Not far more than needed: a hundredth less, and two milliseconds, is too early.
                     bucket = before;
                     let early = (wait - wait / 100).saturating_sub(2);
-                    prop_assert!(early == 0 || rate < 1e-2 || !decide(check, &mut bucket, now + early).is_allowed());
+                    prop_assert!(early == 0 || rate < 1e-2 || !decide(&check, &mut bucket, now + early).is_allowed());
                     now += wait;
                 }
             }
@@ -569,13 +568,13 @@ mod tests {
             charge.limit.quota = quota;
             charge.cost = Cost::try_from(1 + whole(part * (as_f64(capacity) - 1.0))).expect("in range");
             let check = Check::single(charge);
-            let decision = decide(check.clone(), &mut bucket, pause);
+            let decision = decide(&check.clone(), &mut bucket, pause);
             let Wait::For(wait) = decision.limits[0].wait else { return Ok(()) };
             prop_assert!(!decision.is_allowed());
             let end = pause + u64::try_from(wait.as_millis()).expect("at most 2^53");
             let early = end.saturating_sub(2 + end / 100);
-            prop_assert!(rate < 1e-2 || early < pause || !decide(check.clone(), &mut bucket.clone(), early).is_allowed());
-            prop_assert!(decide(check, &mut bucket, end).is_allowed(), "{:?} is too short", wait);
+            prop_assert!(rate < 1e-2 || early < pause || !decide(&check.clone(), &mut bucket.clone(), early).is_allowed());
+            prop_assert!(decide(&check, &mut bucket, end).is_allowed(), "{:?} is too short", wait);
         }
 
         #[test]
@@ -590,7 +589,7 @@ mod tests {
             for (pause, cost, delta, floor) in steps {
                 now += pause;
                 let mut spent = 0.0;
-                if decide(single(capacity, rate, cost), &mut bucket, now).is_allowed() {
+                if decide(&single(capacity, rate, cost), &mut bucket, now).is_allowed() {
                     spent = f64::from(cost);
                 }
                 let (before, ends_at) = (held(&bucket, now), bucket[0].map_or(0, |bucket| bucket.expires_at));
@@ -620,7 +619,7 @@ mod tests {
             for (i, (second, pause, cost)) in steps.into_iter().enumerate() {
                 now += pause;
                 let (capacity, rate) = quotas[usize::from(second)];
-                if decide(single(capacity, rate, cost), &mut bucket, now).is_allowed() {
+                if decide(&single(capacity, rate, cost), &mut bucket, now).is_allowed() {
                     spent += u64::from(cost);
                 }
                 let (capacity, rate) = (quotas[0].0.max(quotas[1].0), quotas[0].1.max(quotas[1].1));

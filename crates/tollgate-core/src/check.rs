@@ -191,7 +191,7 @@ impl Check {
     /// of each charge, in order; what it leaves out is unknown.
     #[must_use]
     pub fn decide(
-        self,
+        &self,
         granted: u64,
         source: Source,
         states: impl IntoIterator<Item = (u64, Wait)>,
@@ -236,7 +236,7 @@ impl Check {
 
     /// The decision of a policy that had no answer from the store and has no numbers of its own.
     #[must_use]
-    pub fn decide_blindly(self, verdict: Verdict) -> Decision {
+    pub fn decide_blindly(&self, verdict: Verdict) -> Decision {
         let granted = if verdict == Verdict::Allowed {
             self.count()
         } else {
@@ -246,7 +246,7 @@ impl Check {
     }
 
     fn conclude(
-        self,
+        &self,
         verdict: Verdict,
         granted: u64,
         source: Source,

@@ -2,10 +2,12 @@
 
 use std::{
     fmt::{self, Write},
-    hash::{Hash, Hasher},
-    sync::Arc,
+    hash::{BuildHasher, Hash, Hasher},
+    ops::Range,
+    sync::{Arc, LazyLock},
 };
 
+use foldhash::quality::RandomState;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
 
@@ -24,58 +26,87 @@ const REPLICAS: &str = "replicas";
 /// The name of one bucket: `<prefix>:{<scope>:<id>}:<limit>[:<member>]`.
 ///
 /// What stands in braces is the hash tag: on a Redis Cluster, all keys of one tenant share a slot.
-#[derive(Clone, PartialEq, Eq)]
-pub struct BucketKey {
-    text: Arc<str>,
-    tag_start: usize,
-    tag_end: usize,
+#[derive(Clone)]
+pub struct BucketKey(Arc<Named>);
+
+struct Named {
+    text: Box<str>,
+    tag: Range<usize>,
+    /// Each stage of a limiter looks for the bucket, and mostly finds the key that it was given before: so hashes
+    /// are made once, and equal keys are mostly one and the same.
+    hash: u64,
+    tag_hash: u64,
 }
 
+/// Random, so that nobody can make up ids that collide.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::default);
+
 impl BucketKey {
+    fn new(text: String, tag: Range<usize>) -> Self {
+        Self(Arc::new(Named {
+            hash: HASHER.hash_one(&text),
+            tag_hash: HASHER.hash_one(&text[tag.clone()]),
+            text: text.into(),
+            tag,
+        }))
+    }
+
     /// The whole key.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.text
+        &self.0.text
     }
 
     /// The hash tag: what stands between the braces.
     #[must_use]
     pub fn tag(&self) -> &str {
-        &self.text[self.tag_start..self.tag_end]
+        &self.0.text[self.0.tag.clone()]
+    }
+
+    /// The same for all keys with this hash tag, in this process.
+    pub(crate) fn tag_hash(&self) -> u64 {
+        self.0.tag_hash
     }
 
     /// The same bucket's part number `index`, under a hash tag of its own: `tg:{tenant:42/1}:default`. No id
     /// can look like that, since a `/` in one is written `%2F`.
     #[must_use]
     pub fn shard(&self, index: u8) -> Self {
-        let (start, rest) = self.text.split_at(self.tag_end);
-        let text = format!("{start}/{index}{rest}");
-        Self {
-            tag_end: self.tag_end + text.len() - self.text.len(),
-            text: text.into(),
-            ..*self
-        }
+        let Named { text, tag, .. } = &*self.0;
+        let (start, rest) = text.split_at(tag.end);
+        let sharded = format!("{start}/{index}{rest}");
+        let tag_end = tag.end + sharded.len() - text.len();
+        Self::new(sharded, tag.start..tag_end)
     }
 }
 
 // === impl BucketKey ===
 
+impl PartialEq for BucketKey {
+    fn eq(&self, other: &Self) -> bool {
+        // The text tells where the tag is.
+        Arc::ptr_eq(&self.0, &other.0)
+            || (self.0.hash == other.0.hash && self.0.text == other.0.text)
+    }
+}
+
+impl Eq for BucketKey {}
+
 impl Hash for BucketKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        // It tells where the tag is.
-        self.text.hash(state);
+        state.write_u64(self.0.hash);
     }
 }
 
 impl fmt::Debug for BucketKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.text.fmt(f)
+        self.0.text.fmt(f)
     }
 }
 
 impl fmt::Display for BucketKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.0.text)
     }
 }
 
@@ -208,11 +239,7 @@ impl KeySpace {
             text.push(':');
             self.push_id(&mut text, member);
         }
-        BucketKey {
-            text: text.into(),
-            tag_start,
-            tag_end,
-        }
+        BucketKey::new(text, tag_start..tag_end)
     }
 
     fn push_id(&self, text: &mut String, id: &str) {

@@ -3,7 +3,6 @@
 use std::{
     collections::HashMap,
     fmt,
-    hash::BuildHasher,
     sync::{Mutex, PoisonError},
 };
 
@@ -34,7 +33,6 @@ const MIN_SWEEP: usize = 64;
 pub struct MemoryStore<C = MonotonicClock> {
     clock: C,
     shards: Box<[Mutex<Shard>]>,
-    hasher: RandomState,
     /// How many buckets one shard may keep.
     room: usize,
 }
@@ -70,7 +68,6 @@ impl<C: Clock> MemoryStore<C> {
         Self {
             clock,
             shards,
-            hasher: RandomState::default(),
             room: 1_000_000 / SHARDS,
         }
     }
@@ -103,12 +100,11 @@ impl<C: Clock> MemoryStore<C> {
     /// # Errors
     ///
     /// [`ErrorKind::Oom`] if the check needs a new bucket and the store is full.
-    pub fn decide(&self, check: Check) -> Result<Decision, StoreError> {
+    pub fn decide(&self, check: &Check) -> Result<Decision, StoreError> {
         // All keys of a check share the tag, so one lock makes it atomic.
-        let mut shard = lock(&self.shards[self.shard_of(check.tag())]);
+        let mut shard = lock(&self.shards[shard_of(&check.charges()[0].key)]);
         let now = self.clock.now();
-        let asked = check.clone();
-        let charges = asked.charges();
+        let charges = check.charges();
         let mut buckets = [None; MAX_CHARGES];
         let mut wanted = 0;
         for (bucket, charge) in buckets.iter_mut().zip(charges) {
@@ -128,9 +124,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Whether a bucket is kept under this key. One that is not may be full.
     #[must_use]
     pub fn holds(&self, key: &BucketKey) -> bool {
-        lock(&self.shards[self.shard_of(key.tag())])
-            .buckets
-            .contains_key(key)
+        lock(&self.shards[shard_of(key)]).buckets.contains_key(key)
     }
 
     /// Carries out an adjustment, and tells how many tokens each bucket has then, rounded down.
@@ -139,7 +133,7 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// [`ErrorKind::Oom`] if that needs a new bucket and the store is full; then nothing was changed.
     pub fn change(&self, adjustment: &Adjustment) -> Result<Vec<i64>, StoreError> {
-        let mut shard = lock(&self.shards[self.shard_of(adjustment.tag())]);
+        let mut shard = lock(&self.shards[shard_of(&adjustment.changes()[0].key)]);
         let now = self.clock.now();
         let mut tokens = Vec::with_capacity(adjustment.changes().len());
         let mut changed = Vec::with_capacity(adjustment.changes().len());
@@ -166,7 +160,7 @@ impl<C: Clock> MemoryStore<C> {
     ///
     /// [`ErrorKind::Oom`] if that needs a new bucket and the store is full.
     pub fn lower(&self, key: &BucketKey, quota: &Quota, tokens: f64) -> Result<(), StoreError> {
-        let mut shard = lock(&self.shards[self.shard_of(key.tag())]);
+        let mut shard = lock(&self.shards[shard_of(key)]);
         let now = self.clock.now();
         let before = shard.buckets.get(key).copied();
         let mut after = before;
@@ -177,14 +171,14 @@ impl<C: Clock> MemoryStore<C> {
         shard.put(key, before, after);
         Ok(())
     }
+}
 
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "any bits of the hash will do"
-    )]
-    fn shard_of(&self, tag: &str) -> usize {
-        self.hasher.hash_one(tag) as usize % SHARDS
-    }
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "any bits of the hash will do"
+)]
+fn shard_of(key: &BucketKey) -> usize {
+    key.tag_hash() as usize % SHARDS
 }
 
 impl Shard {
@@ -245,7 +239,7 @@ impl Default for MemoryStore {
 
 impl<C: Clock> Store for MemoryStore<C> {
     fn check(&self, check: Check) -> CheckFuture {
-        CheckFuture::ready(self.decide(check))
+        CheckFuture::ready(self.decide(&check))
     }
 
     fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
@@ -285,7 +279,7 @@ mod tests {
     }
 
     fn allows(store: &MemoryStore<ManualClock>, check: Check) -> bool {
-        store.decide(check).expect("an answer").is_allowed()
+        store.decide(&check).expect("an answer").is_allowed()
     }
 
     #[test]
@@ -309,7 +303,7 @@ mod tests {
         let store = MemoryStore::with_clock(clock.clone()).with_max_buckets(1_000);
         let mut refused = 0;
         for i in 0..10_000 {
-            match store.decide(check(&i.to_string(), 1, "1/d", 1)) {
+            match store.decide(&check(&i.to_string(), 1, "1/d", 1)) {
                 Ok(decision) => assert!(decision.is_allowed()),
                 Err(error) => {
                     assert_eq!(

@@ -142,6 +142,18 @@ impl<T> StoreFuture<T> {
         }
     }
 
+    /// The answer, if it is known already; else the future of it.
+    ///
+    /// # Errors
+    ///
+    /// This future, if the answer is yet to come.
+    pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
+        match self.0 {
+            Inner::Ready(answer) => Ok(answer.expect("StoreFuture asked after completion")),
+            pending @ Inner::Pending(_) => Err(Self(pending)),
+        }
+    }
+
     /// An answer to come.
     pub fn new(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
         Self(Inner::Pending(Box::pin(future)))

@@ -1,7 +1,7 @@
 //! One request on its way through the limiter.
 
 use std::{
-    fmt,
+    fmt, mem,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
@@ -10,19 +10,28 @@ use std::{
 
 use tokio::time::Instant;
 use tollgate_core::{
-    Adjustment, Check, Cost, Decision, LimitDecision, Source, Store, StoreError, Tenant, Verdict,
+    Adjustment, Check, Decision, LimitDecision, Source, Store, StoreError, Tenant, Verdict,
 };
-use tollgate_quota::{Loading, Quotas, Route};
+use tollgate_quota::{Account, Loading, Quotas};
 
 use crate::{
     FailurePolicy, Limiter,
     limiter::Stages,
-    plan::{Part, Plan},
-    policy::PolicyFuture,
+    plan::{Part, Plan, Takes},
+    policy::{Answer, PolicyFuture},
 };
 
 /// What is given back is of no use after this time: the bucket has refilled, or nobody answers.
 const GIVE_BACK_DEADLINE: Duration = Duration::from_secs(1);
+
+/// A check that has begun, from [`Limiter::begin`].
+#[derive(Debug)]
+pub enum Begun {
+    /// Whoever was to be asked has answered already.
+    Decided(Decision),
+    /// The decision is to be waited for.
+    Waiting(Checking),
+}
 
 /// The decision to come, from [`Limiter::check`] and [`Limiter::check_on`].
 #[must_use = "futures do nothing unless polled"]
@@ -31,19 +40,19 @@ pub struct Checking {
     state: State,
     /// The policy of this request, if it is another than the limiter's.
     on_failure: Option<FailurePolicy>,
-    /// When the first poll was.
+    /// When it began: the deadline runs from then.
     started: Option<Instant>,
 }
 
 #[expect(
     clippy::large_enum_variant,
-    reason = "nearly every request comes to the large one"
+    reason = "nearly every request that waits comes to the large one"
 )]
 enum State {
     /// The tenant's account is being loaded.
     Loading(Box<Unplanned>),
     /// All is known, and nobody was asked yet.
-    Planned(Plan),
+    Planned(Arc<Plan>),
     /// One of the parts of the plan is being decided.
     Asking(Round),
     Done,
@@ -54,25 +63,33 @@ struct Unplanned {
     loading: Loading,
     quotas: Arc<Quotas>,
     tenant: Tenant,
-    cost: Cost,
-    /// Method, path and template.
-    route: Option<(String, String, Option<String>)>,
+    takes: Takes,
 }
 
 /// A request, part of which is decided.
 struct Round {
-    label: Arc<str>,
-    /// Limits in shadow that would have blocked the tenant.
-    blocked: Vec<LimitDecision>,
+    plan: Arc<Plan>,
+    /// What was granted by the parts that were asked before.
+    granted: Vec<Decision>,
     asking: PolicyFuture<Stages>,
-    /// The checks to make yet.
-    parts: std::vec::IntoIter<Part>,
-    check: Check,
-    granted: Vec<(Check, Decision)>,
+}
+
+/// Where a request is after a step.
+enum Step {
+    Decided(Decision),
+    Asking(Round),
+}
+
+/// Whose parts are asked, one after the other.
+struct Asker<'a> {
+    limiter: &'a Limiter,
+    plan: Arc<Plan>,
+    on_failure: Option<&'a FailurePolicy>,
+    started: Instant,
 }
 
 impl Checking {
-    pub(crate) const fn planned(limiter: Limiter, plan: Plan) -> Self {
+    pub(crate) const fn planned(limiter: Limiter, plan: Arc<Plan>) -> Self {
         Self::new(limiter, State::Planned(plan))
     }
 
@@ -81,19 +98,13 @@ impl Checking {
         loading: Loading,
         quotas: Arc<Quotas>,
         tenant: &Tenant,
-        route: Option<&Route<'_>>,
-        cost: Cost,
+        takes: Takes,
     ) -> Self {
-        let owned = |route: &Route<'_>| {
-            let template = route.template.map(str::to_owned);
-            (route.method.to_owned(), route.path.to_owned(), template)
-        };
         let unplanned = Unplanned {
             loading,
             quotas,
             tenant: tenant.clone(),
-            cost,
-            route: route.map(owned),
+            takes,
         };
         Self::new(limiter, State::Loading(Box::new(unplanned)))
     }
@@ -113,94 +124,119 @@ impl Checking {
         self.on_failure = Some(policy);
         self
     }
+}
 
-    /// Starts on a plan, or decides at once where no store is needed.
-    fn start(&self, plan: Plan, started: Instant) -> Result<State, Decision> {
-        let Plan {
-            parts,
-            mut blocked,
-            label,
-        } = plan;
+/// Begins to carry out a plan.
+pub(crate) fn begin(
+    limiter: &Limiter,
+    plan: Arc<Plan>,
+    on_failure: Option<&FailurePolicy>,
+) -> Begun {
+    let started = Instant::now();
+    let asker = Asker {
+        limiter,
+        plan,
+        on_failure,
+        started,
+    };
+    match asker.start() {
+        Step::Decided(decision) => Begun::Decided(decision),
+        Step::Asking(round) => Begun::Waiting(Checking {
+            limiter: limiter.clone(),
+            state: State::Asking(round),
+            on_failure: on_failure.cloned(),
+            started: Some(started),
+        }),
+    }
+}
+
+impl Asker<'_> {
+    /// Asks the first part, or decides where no store is needed.
+    fn start(self) -> Step {
+        let Plan { parts, blocked, .. } = &*self.plan;
         if blocked.iter().any(|limit| !limit.shadow) {
-            blocked.extend(unasked(parts));
-            let decision = Decision::without_store(Verdict::Denied, blocked);
-            self.limiter.observer().decided(&label, &decision);
-            return Err(decision);
+            let limits = blocked.iter().cloned().chain(unasked(parts)).collect();
+            return self.conclude(Decision::without_store(Verdict::Denied, limits));
         }
         // Nothing is charged for a request that a later part is known to refuse: it would only be given back.
         let mut later = parts.iter().enumerate().skip(1);
         let known = |(i, part): (usize, &Part)| Some((i, self.limiter.known_denial(&part.check)?));
-        if let Some((i, denial)) = later.find_map(known) {
-            let decision = refuse_unasked(parts, i, denial, blocked);
-            self.limiter.observer().decided(&label, &decision);
-            return Err(decision);
+        if let Some((i, mut denial)) = later.find_map(known) {
+            let mut limits: Vec<_> = unasked(&parts[..i]).collect();
+            limits.append(&mut denial.limits);
+            limits.extend(unasked(&parts[i + 1..]));
+            limits.extend_from_slice(blocked);
+            denial.limits = limits;
+            return self.conclude(denial);
         }
-        let mut parts = parts.into_iter();
-        let Some(part) = parts.next() else {
-            let decision = Decision::without_store(Verdict::Allowed, blocked);
-            self.limiter.observer().decided(&label, &decision);
-            return Err(decision);
+        let Some(part) = parts.first() else {
+            let limits = blocked.clone();
+            return self.conclude(Decision::without_store(Verdict::Allowed, limits));
         };
-        let check = part.check.clone();
-        let asking = self.ask(part, started);
-        Ok(State::Asking(Round {
-            label,
-            blocked,
-            asking,
-            parts,
-            check,
-            granted: Vec::new(),
-        }))
+        match self.ask(part, self.started) {
+            Answer::Now(decision) => self.proceed(Vec::new(), decision),
+            Answer::Later(asking) => Step::Asking(Round {
+                plan: self.plan,
+                granted: Vec::new(),
+                asking,
+            }),
+        }
     }
 
-    fn ask(&self, part: Part, started: Instant) -> PolicyFuture<Stages> {
-        let Part { check, failure } = part;
-        let mut future = self.limiter.policy().check(check, started);
-        if let Some(policy) = self
-            .limiter
-            .failure_policy(failure, self.on_failure.as_ref())
-        {
-            future.on_failure(policy);
-        }
-        future
+    fn ask(&self, part: &Part, now: Instant) -> Answer<Stages> {
+        let policy = match self.on_failure {
+            None => part.policy.clone(),
+            Some(_) => self.limiter.failure_policy(part.failure, self.on_failure),
+        };
+        self.limiter
+            .policy()
+            .check(&part.check, policy, self.started, now)
     }
 
     /// Takes in the answer to one part. The next one, or the end.
-    fn proceed(
-        &self,
-        mut round: Round,
-        decision: Decision,
-        started: Instant,
-    ) -> Result<State, Decision> {
-        if decision.is_allowed()
-            && let Some(part) = round.parts.next()
+    fn proceed(self, mut granted: Vec<Decision>, mut decision: Decision) -> Step {
+        while decision.is_allowed()
+            && let Some(part) = self.plan.parts.get(granted.len() + 1)
         {
-            let check = part.check.clone();
-            round.asking = self.ask(part, started);
-            let granted = std::mem::replace(&mut round.check, check);
-            round.granted.push((granted, decision));
-            return Ok(State::Asking(round));
+            granted.push(decision);
+            match self.ask(part, Instant::now()) {
+                Answer::Now(next) => decision = next,
+                Answer::Later(asking) => {
+                    let plan = self.plan;
+                    return Step::Asking(Round {
+                        plan,
+                        granted,
+                        asking,
+                    });
+                }
+            }
         }
-        let mut decision = self.combine(round.granted, decision);
-        decision.limits.extend(unasked(round.parts));
-        decision.limits.append(&mut round.blocked);
-        self.limiter.observer().decided(&round.label, &decision);
-        Err(decision)
+        let asked = granted.len() + 1;
+        let mut decision = self.combine(granted, decision);
+        decision.limits.extend(unasked(&self.plan.parts[asked..]));
+        decision.limits.extend_from_slice(&self.plan.blocked);
+        self.conclude(decision)
+    }
+
+    fn conclude(self, decision: Decision) -> Step {
+        let observer = self.limiter.observer();
+        observer.decided(&self.plan.label, &decision);
+        Step::Decided(decision)
     }
 
     /// One decision of all parts: the last of them allowed the request as the others did, or else they are
     /// given back what they granted.
-    fn combine(&self, granted: Vec<(Check, Decision)>, mut last: Decision) -> Decision {
+    fn combine(&self, granted: Vec<Decision>, mut last: Decision) -> Decision {
         if granted.is_empty() {
             return last;
         }
         let mut limits = Vec::new();
-        for (check, mut decision) in granted {
+        for (part, mut decision) in self.plan.parts.iter().zip(granted) {
             if last.is_allowed() {
                 if decision.source == Source::Fallback {
                     last.source = Source::Fallback;
                 }
-            } else if self.give_back(&check, &decision) {
+            } else if self.give_back(&part.check, &decision) {
                 decision.limits.iter_mut().for_each(uncharge);
             }
             limits.append(&mut decision.limits);
@@ -241,27 +277,10 @@ fn note_give_back(answer: Result<Vec<i64>, StoreError>) {
     }
 }
 
-/// The denial of part `i`, before any part was asked.
-fn refuse_unasked(
-    mut parts: Vec<Part>,
-    i: usize,
-    mut denial: Decision,
-    mut blocked: Vec<LimitDecision>,
-) -> Decision {
-    let after = parts.split_off(i + 1);
-    parts.truncate(i);
-    let mut limits: Vec<_> = unasked(parts).collect();
-    limits.append(&mut denial.limits);
-    limits.extend(unasked(after));
-    limits.append(&mut blocked);
-    denial.limits = limits;
-    denial
-}
-
 /// Limits that were not asked because another has refused: clients are told that they are there.
-fn unasked(parts: impl IntoIterator<Item = Part>) -> impl Iterator<Item = LimitDecision> {
+fn unasked(parts: &[Part]) -> impl Iterator<Item = LimitDecision> {
     parts
-        .into_iter()
+        .iter()
         .flat_map(|part| part.check.decide_blindly(Verdict::Denied).limits)
 }
 
@@ -283,46 +302,40 @@ impl Future for Checking {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         let this = &mut *self;
         let started = *this.started.get_or_insert_with(Instant::now);
+        if let State::Loading(unplanned) = &mut this.state {
+            let account = ready!(Pin::new(&mut unplanned.loading).poll(cx));
+            let plan = unplanned.plan(&this.limiter, account.as_ref());
+            this.state = State::Planned(plan);
+        }
+        let mut answer = None;
         loop {
-            let answer = match &mut this.state {
-                State::Loading(unplanned) => {
-                    let account = ready!(Pin::new(&mut unplanned.loading).poll(cx));
-                    let plan = unplanned.plan(&this.limiter, account.as_deref());
-                    this.state = State::Planned(plan);
-                    None
-                }
-                State::Asking(round) => Some(ready!(Pin::new(&mut round.asking).poll(cx))),
-                State::Planned(_) | State::Done => None,
+            if let State::Asking(round) = &mut this.state {
+                answer = Some(ready!(Pin::new(&mut round.asking).poll(cx)));
+            }
+            let asker = |plan| Asker {
+                limiter: &this.limiter,
+                plan,
+                on_failure: this.on_failure.as_ref(),
+                started,
             };
-            let next = match (std::mem::replace(&mut this.state, State::Done), answer) {
-                (State::Planned(plan), _) => this.start(plan, started),
-                (State::Asking(round), Some(decision)) => this.proceed(round, decision, started),
+            let step = match (mem::replace(&mut this.state, State::Done), answer.take()) {
+                (State::Planned(plan), _) => asker(plan).start(),
+                (State::Asking(round), Some(decision)) => {
+                    asker(round.plan).proceed(round.granted, decision)
+                }
                 _ => panic!("Checking polled after completion"),
             };
-            match next {
-                Ok(state) => this.state = state,
-                Err(decision) => return Poll::Ready(decision),
+            match step {
+                Step::Decided(decision) => return Poll::Ready(decision),
+                Step::Asking(round) => this.state = State::Asking(round),
             }
         }
     }
 }
 
 impl Unplanned {
-    fn plan(&self, limiter: &Limiter, account: Option<&tollgate_quota::Account>) -> Plan {
-        let route = self.route.as_ref().map(|(method, path, template)| Route {
-            method,
-            path,
-            template: template.as_deref(),
-        });
-        let (quotas, tenant) = (&self.quotas, &self.tenant);
-        Plan::new(
-            limiter.keys(),
-            quotas,
-            tenant,
-            account,
-            route.as_ref(),
-            self.cost,
-        )
+    fn plan(&self, limiter: &Limiter, account: Option<&Arc<Account>>) -> Arc<Plan> {
+        limiter.plan(&self.quotas, &self.tenant, account, self.takes.clone())
     }
 }
 

@@ -9,13 +9,14 @@ mod limiter;
 mod local;
 mod observer;
 mod plan;
+mod plans;
 mod policy;
 mod replicas;
 mod shards;
 
 pub use self::{
     breaker::{BreakerSettings, BreakerState},
-    checking::Checking,
+    checking::{Begun, Checking},
     coalesce::Coalesce,
     denials::DenialCache,
     leases::{LeaseSettings, Leases},

@@ -13,14 +13,17 @@ use tollgate_core::{
     MAX_TOKENS, Store, StoreError, Tenant,
 };
 use tollgate_quota::{
-    Allowance, Directory, FailureMode, InvalidQuotas, Lookup, QuotaBook, Quotas, Route,
+    Account, Allowance, Directory, FailureMode, InvalidQuotas, Lookup, QuotaBook, Quotas, Route,
+    RoutePrice,
 };
 
 use crate::{
-    BreakerSettings, Checking, Coalesce, DenialCache, FailurePolicy, LeaseSettings, Leases,
+    Begun, BreakerSettings, Checking, Coalesce, DenialCache, FailurePolicy, LeaseSettings, Leases,
     Observer, Shards,
     breaker::Breaker,
-    plan::{Failure, Plan},
+    checking,
+    plan::{Failure, Plan, Takes},
+    plans::Plans,
     policy::Policy,
 };
 
@@ -51,8 +54,15 @@ struct Inner {
     denials: Option<Arc<DenialCache<Box<dyn Store>>>>,
     directory: Directory,
     keys: KeySpace,
+    plans: Plans,
     /// Whether the program says how many replicas there are: it knows better than what is written down.
     counts_replicas: bool,
+}
+
+/// What is needed to ask about a request, or the wait for it.
+enum Prepared {
+    Plan(Arc<Plan>),
+    Loading(Checking),
 }
 
 /// All that a tenant has of its own, whatever routes it covers.
@@ -105,19 +115,62 @@ impl Limiter {
         self.start(tenant, cost, Some(route))
     }
 
+    /// As [`check_on`](Self::check_on), but begins at once, not when it is first waited for: whatever needs no
+    /// waiting, such as a denial known already, is decided right here. `on_failure` is as that of
+    /// [`Checking::on_store_failure`].
+    pub fn begin(
+        &self,
+        tenant: &Tenant,
+        cost: Cost,
+        route: &Route<'_>,
+        on_failure: Option<&FailurePolicy>,
+    ) -> Begun {
+        match self.prepare(tenant, cost, Some(route)) {
+            Prepared::Plan(plan) => checking::begin(self, plan, on_failure),
+            Prepared::Loading(checking) => Begun::Waiting(match on_failure {
+                Some(policy) => checking.on_store_failure(policy.clone()),
+                None => checking,
+            }),
+        }
+    }
+
     fn start(&self, tenant: &Tenant, cost: Cost, route: Option<&Route<'_>>) -> Checking {
+        match self.prepare(tenant, cost, route) {
+            Prepared::Plan(plan) => Checking::planned(self.clone(), plan),
+            Prepared::Loading(checking) => checking,
+        }
+    }
+
+    fn prepare(&self, tenant: &Tenant, cost: Cost, route: Option<&Route<'_>>) -> Prepared {
         let quotas = self.inner.directory.quotas();
+        let takes = Takes::new(&quotas, route, cost);
         match self.inner.directory.look_up(tenant) {
             Lookup::Known(account) => {
-                let account = account.as_deref();
-                let plan = Plan::new(&self.inner.keys, &quotas, tenant, account, route, cost);
-                Checking::planned(self.clone(), plan)
+                Prepared::Plan(self.plan(&quotas, tenant, account.as_ref(), takes))
             }
             Lookup::Loading(loading) => {
-                let quotas = Arc::clone(&quotas);
-                Checking::loading(self.clone(), loading, quotas, tenant, route, cost)
+                let (limiter, quotas) = (self.clone(), Arc::clone(&quotas));
+                Prepared::Loading(Checking::loading(limiter, loading, quotas, tenant, takes))
             }
         }
+    }
+
+    pub(crate) fn plan(
+        &self,
+        quotas: &Arc<Quotas>,
+        tenant: &Tenant,
+        account: Option<&Arc<Account>>,
+        takes: Takes,
+    ) -> Arc<Plan> {
+        let make = |takes: &Takes| {
+            let account = account.map(|account| &**account);
+            let mut plan = Plan::new(&self.inner.keys, quotas, tenant, account, takes);
+            for part in &mut plan.parts {
+                part.policy = self.failure_policy_of(part.failure, None, quotas);
+            }
+            plan
+        };
+        self.inner.plans.get(quotas, tenant, account, takes, make)
     }
 
     /// Where `tenant` stands in each limit of its own, whatever routes it covers: nothing is charged or
@@ -218,14 +271,16 @@ impl Limiter {
         self.inner.directory.largest_capacity()
     }
 
+    /// What the routes table of the quotas says that a request costs.
+    #[must_use]
+    pub fn price_of(&self, route: &Route<'_>) -> Option<RoutePrice> {
+        self.inner.directory.quotas().price_of(route)
+    }
+
     /// The quotas as they are now.
     #[must_use]
     pub fn quotas(&self) -> Arc<Quotas> {
         Arc::clone(&self.inner.directory.quotas())
-    }
-
-    pub(crate) fn keys(&self) -> &KeySpace {
-        &self.inner.keys
     }
 
     pub(crate) fn policy(&self) -> &Arc<Policy<Stages>> {
@@ -244,12 +299,20 @@ impl Limiter {
         failure: Failure,
         default: Option<&FailurePolicy>,
     ) -> Option<FailurePolicy> {
-        let quotas = self.inner.directory.quotas();
+        self.failure_policy_of(failure, default, &self.inner.directory.quotas())
+    }
+
+    fn failure_policy_of(
+        &self,
+        failure: Failure,
+        default: Option<&FailurePolicy>,
+        quotas: &Quotas,
+    ) -> Option<FailurePolicy> {
         let default = default.cloned().or_else(|| {
             let mode = quotas.failure_mode()?;
-            Some(self.policy_of(mode, &quotas))
+            Some(self.policy_of(mode, quotas))
         });
-        let own = failure.strictest.map(|mode| self.policy_of(mode, &quotas));
+        let own = failure.strictest.map(|mode| self.policy_of(mode, quotas));
         if !failure.default_too {
             // A check of limits that only watch has none, and refuses nobody.
             return Some(own.unwrap_or(FailurePolicy::Open));
@@ -462,6 +525,7 @@ impl LimiterBuilder {
             inner: Arc::new(Inner {
                 policy,
                 denials,
+                plans: Plans::new(directory.max_tenants()),
                 directory,
                 keys,
                 counts_replicas,
@@ -741,7 +805,7 @@ mod tests {
         assert!(limiter.check(&tenant(), Cost::ONE).await.is_allowed());
         let told = bare(Box::new(MemoryStore::new())).keys(elsewhere().keys());
         let told = told.build().expect("a limiter");
-        let key = told.keys().bucket(&tenant(), &LimitName::default());
+        let key = told.inner.keys.bucket(&tenant(), &LimitName::default());
         assert_eq!(key.as_str(), "shop:{user:42}:default");
     }
 

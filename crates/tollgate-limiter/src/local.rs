@@ -79,14 +79,14 @@ impl<C: Clock + Clone> Local<C> {
 
     pub(crate) fn decide(&self, check: &Check, replicas: u32) -> Decision {
         let shares = check.map_charges(|charge| self.share_of(charge, replicas));
-        let answer = self.buckets.decide(shares.clone());
+        let answer = self.buckets.decide(&shares);
         match answer.or_else(|_| self.decide_apart(&shares)) {
             Ok(mut decision) => {
                 decision.source = Source::Fallback;
                 decision
             }
             // There are not enough limits to fill that one.
-            Err(_) => check.clone().decide_blindly(Verdict::Unavailable),
+            Err(_) => check.decide_blindly(Verdict::Unavailable),
         }
     }
 
@@ -107,10 +107,10 @@ impl<C: Clock + Clone> Local<C> {
         };
         let crowd = part(false).map(|part| part.map_charges(overflow));
         let (Some(own), Some(crowd)) = (part(true), crowd) else {
-            return self.overflow.decide(check.map_charges(overflow));
+            return self.overflow.decide(&check.map_charges(overflow));
         };
-        let mut ours = self.buckets.decide(own.clone())?;
-        let mut theirs = self.overflow.decide(crowd.clone())?;
+        let mut ours = self.buckets.decide(&own)?;
+        let mut theirs = self.overflow.decide(&crowd)?;
         let granted = ours.granted.min(theirs.granted);
         if let Some(back) = Adjustment::give_back(&own, &ours, ours.granted - granted) {
             self.buckets.change(&back)?;
@@ -125,7 +125,7 @@ impl<C: Clock + Clone> Local<C> {
             .iter()
             .filter_map(|held| if *held { ours.next() } else { theirs.next() });
         let states = limits.map(|limit| (limit.remaining.unwrap_or(0), limit.wait));
-        Ok(check.clone().decide(granted, Source::Fallback, states))
+        Ok(check.decide(granted, Source::Fallback, states))
     }
 
     fn share_of(&self, charge: &Charge, replicas: u32) -> Charge {

@@ -7,6 +7,8 @@ use tollgate_core::{
 };
 use tollgate_quota::{Account, Allowance, FailureMode, LimitRule, Quotas, Route, Scope, Terms};
 
+use crate::FailurePolicy;
+
 /// What a request is charged: the tenant's own limits in one check, then those that it shares with others, a
 /// check for each scope.
 #[derive(Debug)]
@@ -23,6 +25,40 @@ pub(crate) struct Plan {
 pub(crate) struct Part {
     pub(crate) check: Check,
     pub(crate) failure: Failure,
+    /// What follows from `failure`, unless a request has a policy of its own. `None` for the limiter's.
+    pub(crate) policy: Option<FailurePolicy>,
+}
+
+/// What a request takes from each limit.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Takes {
+    /// Its route's cost, as far as a limit has none of its own, from all limits.
+    Everywhere(Cost),
+    /// So much from each limit, in their order, and nothing from one that does not cover it.
+    ByLimit(Box<[Option<Cost>]>),
+}
+
+impl Takes {
+    /// What a request of `route` takes that costs `cost`.
+    pub(crate) fn new(quotas: &Quotas, route: Option<&Route<'_>>, cost: Cost) -> Self {
+        let limits = quotas.limits();
+        if !limits.iter().any(LimitRule::looks_at_routes) {
+            return Self::Everywhere(cost);
+        }
+        let takes = limits.iter().map(|limit| {
+            let covers = limit.covers(route);
+            covers.then(|| limit.cost_of(route, cost))
+        });
+        Self::ByLimit(takes.collect())
+    }
+
+    /// From `limit`, the one of this `index`.
+    fn from(&self, index: usize, limit: &LimitRule) -> Option<Cost> {
+        match self {
+            Self::Everywhere(cost) => limit.covers(None).then(|| limit.cost_of(None, *cost)),
+            Self::ByLimit(takes) => takes[index],
+        }
+    }
 }
 
 /// What the limits of a check say about a store that gives no answer.
@@ -40,8 +76,7 @@ impl Plan {
         quotas: &Quotas,
         tenant: &Tenant,
         account: Option<&Account>,
-        route: Option<&Route<'_>>,
-        cost: Cost,
+        takes: &Takes,
     ) -> Self {
         let terms = quotas.terms(tenant, account);
         let mut plan = Self {
@@ -49,37 +84,26 @@ impl Plan {
             blocked: Vec::new(),
             label: terms.label(),
         };
-        let covering = || quotas.limits().iter().filter(|limit| limit.covers(route));
         let mut own = Draft::default();
-        for limit in covering().filter(|limit| !limit.scope_of().is_shared()) {
-            plan.add(
-                &mut own,
-                keys,
-                &terms,
-                tenant,
-                limit,
-                limit.cost_of(route, cost),
-            );
+        let mut shared: Vec<(&Scope, Draft)> = Vec::new();
+        for (i, limit) in quotas.limits().iter().enumerate() {
+            let Some(cost) = takes.from(i, limit) else {
+                continue;
+            };
+            let scope = limit.scope_of();
+            let draft = if scope.is_shared() {
+                let at = shared.iter().position(|(other, _)| *other == scope);
+                let at = at.unwrap_or_else(|| {
+                    shared.push((scope, Draft::default()));
+                    shared.len() - 1
+                });
+                &mut shared[at].1
+            } else {
+                &mut own
+            };
+            plan.add(draft, keys, &terms, tenant, limit, cost);
         }
         plan.finish(own, &terms);
-        let mut shared: Vec<(&Scope, Draft)> = Vec::new();
-        for limit in covering().filter(|limit| limit.scope_of().is_shared()) {
-            let scope = limit.scope_of();
-            let at = shared.iter().position(|(other, _)| *other == scope);
-            let at = at.unwrap_or_else(|| {
-                shared.push((scope, Draft::default()));
-                shared.len() - 1
-            });
-            let draft = &mut shared[at].1;
-            plan.add(
-                draft,
-                keys,
-                &terms,
-                tenant,
-                limit,
-                limit.cost_of(route, cost),
-            );
-        }
         for (_, draft) in shared {
             plan.finish(draft, &terms);
         }
@@ -151,7 +175,11 @@ impl Plan {
         if !shared {
             check = check.with_shards(terms.shards());
         }
-        self.parts.push(Part { check, failure });
+        self.parts.push(Part {
+            check,
+            failure,
+            policy: None,
+        });
     }
 }
 

@@ -106,14 +106,32 @@ impl<S: Store> Policy<S> {
         &*self.observer
     }
 
-    /// Asks about a request that came at `started`.
-    pub(crate) fn check(self: &Arc<Self>, check: Check, started: Instant) -> PolicyFuture<S> {
-        PolicyFuture {
-            policy: self.clone(),
-            on_failure: None,
-            check,
-            started,
-            asked: None,
+    /// Asks, at `now`, about a request that came at `started`. `on_failure` is the policy of this request, if it is
+    /// another than the limiter's.
+    pub(crate) fn check(
+        self: &Arc<Self>,
+        check: &Check,
+        on_failure: Option<FailurePolicy>,
+        started: Instant,
+        now: Instant,
+    ) -> Answer<S> {
+        self.local.note_costs(check);
+        let deadline = started + self.deadline;
+        let asked = check.clone().with_deadline(deadline.into_std());
+        match self.store.check(asked).into_ready() {
+            Ok(answer) => {
+                let on_failure = on_failure.as_ref();
+                Answer::Now(self.conclude(check, on_failure, now, answer))
+            }
+            Err(future) => Answer::Later(PolicyFuture {
+                policy: self.clone(),
+                on_failure,
+                check: check.clone(),
+                asked: now,
+                deadline,
+                future,
+                timer: None,
+            }),
         }
     }
 
@@ -130,25 +148,11 @@ impl<S: Store> Policy<S> {
         &self.store
     }
 
-    fn ask(&self, check: &Check, started: Instant) -> Asked {
-        self.local.note_costs(check);
-        let deadline = started + self.deadline;
-        let future = self
-            .store
-            .check(check.clone().with_deadline(deadline.into_std()));
-        Asked {
-            asked: Instant::now(),
-            deadline,
-            future,
-            timer: None,
-        }
-    }
-
     fn conclude(
         &self,
         check: &Check,
         on_failure: Option<&FailurePolicy>,
-        started: Instant,
+        asked: Instant,
         answer: Result<Decision, StoreError>,
     ) -> Decision {
         let on_failure = on_failure.unwrap_or(&self.on_failure);
@@ -157,7 +161,7 @@ impl<S: Store> Policy<S> {
             Err(error) => error.kind() != ErrorKind::BreakerOpen,
         };
         if was_asked {
-            self.observer.store_answered(started.elapsed(), &answer);
+            self.observer.store_answered(asked.elapsed(), &answer);
         }
         match answer {
             Ok(decision) => {
@@ -181,8 +185,8 @@ impl<S: Store> Policy<S> {
 
     fn decide(&self, check: &Check, on_failure: &FailurePolicy) -> Decision {
         match on_failure {
-            FailurePolicy::Open => check.clone().decide_blindly(Verdict::Allowed),
-            FailurePolicy::Closed => check.clone().decide_blindly(Verdict::Unavailable),
+            FailurePolicy::Open => check.decide_blindly(Verdict::Allowed),
+            FailurePolicy::Closed => check.decide_blindly(Verdict::Unavailable),
             FailurePolicy::Local { replicas } => {
                 let replicas = replicas.replicas();
                 self.observer.replicas_used(replicas);
@@ -219,31 +223,24 @@ impl<S> fmt::Debug for Policy<S> {
     }
 }
 
-/// The decision to come.
+/// What becomes of a check.
+pub(crate) enum Answer<S> {
+    Now(Decision),
+    Later(PolicyFuture<S>),
+}
+
+/// The decision to come of a store that has been asked.
 pub(crate) struct PolicyFuture<S> {
     policy: Arc<Policy<S>>,
     /// The policy of this request, if it is another than the limiter's.
     on_failure: Option<FailurePolicy>,
     check: Check,
-    /// When the deadline started to run.
-    started: Instant,
-    /// Nobody is asked before somebody waits for the answer.
-    asked: Option<Asked>,
-}
-
-/// A store that has been asked.
-struct Asked {
+    /// When the store was asked.
     asked: Instant,
     deadline: Instant,
     future: CheckFuture,
-    /// Only there once the store has been waited for: an answer at once needs none.
+    /// Only there once the store has been waited for.
     timer: Option<Pin<Box<Sleep>>>,
-}
-
-impl<S> PolicyFuture<S> {
-    pub(crate) fn on_failure(&mut self, policy: FailurePolicy) {
-        self.on_failure = Some(policy);
-    }
 }
 
 // === impl PolicyFuture ===
@@ -253,27 +250,24 @@ impl<S: Store> Future for PolicyFuture<S> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Decision> {
         let this = &mut *self;
-        let asked = this
-            .asked
-            .get_or_insert_with(|| this.policy.ask(&this.check, this.started));
-        let answer = match Pin::new(&mut asked.future).poll(cx) {
+        let answer = match Pin::new(&mut this.future).poll(cx) {
             Poll::Ready(answer) => answer,
             Poll::Pending => {
-                let timer = asked
+                let timer = this
                     .timer
-                    .get_or_insert_with(|| Box::pin(sleep_until(asked.deadline)));
+                    .get_or_insert_with(|| Box::pin(sleep_until(this.deadline)));
                 if timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
                 }
                 // Lets the stages within know that nobody waits any more.
-                asked.future = CheckFuture::ready(Err(late()));
+                this.future = CheckFuture::ready(Err(late()));
                 Err(late())
             }
         };
         let on_failure = this.on_failure.as_ref();
         Poll::Ready(
             this.policy
-                .conclude(&this.check, on_failure, asked.asked, answer),
+                .conclude(&this.check, on_failure, this.asked, answer),
         )
     }
 }
@@ -312,7 +306,7 @@ mod tests {
 
     impl Store for Remote {
         fn check(&self, check: Check) -> CheckFuture {
-            let (answer, delay) = (self.memory.decide(check), self.delay);
+            let (answer, delay) = (self.memory.decide(&check), self.delay);
             let well = self.well.load(Ordering::SeqCst);
             CheckFuture::new(async move {
                 tokio::time::sleep(delay).await;
@@ -353,6 +347,17 @@ mod tests {
         Bench { policy, log, well }
     }
 
+    async fn decide<S: Store>(
+        policy: &Arc<Policy<S>>,
+        on_failure: Option<FailurePolicy>,
+    ) -> Decision {
+        let now = Instant::now();
+        match policy.check(&check(), on_failure, now, now) {
+            Answer::Now(decision) => decision,
+            Answer::Later(future) => future.await,
+        }
+    }
+
     /// A request of cost 1 on 100 tokens, one an hour.
     fn check() -> Check {
         let name = LimitName::default();
@@ -370,7 +375,7 @@ mod tests {
     async fn a_check_ends_at_its_deadline_whatever_the_store_does() {
         let start = Instant::now();
         let silent = bench(FailurePolicy::Closed, 1_000_000);
-        let decision = silent.policy.check(check(), Instant::now()).await;
+        let decision = decide(&silent.policy, None).await;
         assert_eq!(start.elapsed(), Duration::from_millis(25));
         assert_eq!(
             (decision.verdict, decision.source),
@@ -379,10 +384,7 @@ mod tests {
         assert_eq!(*silent.log.0.lock().expect("no panic"), ["timeout closed"]);
 
         let prompt = bench(FailurePolicy::Closed, 24);
-        assert_eq!(
-            prompt.policy.check(check(), Instant::now()).await.source,
-            Source::Store
-        );
+        assert_eq!(decide(&prompt.policy, None).await.source, Source::Store);
     }
 
     #[tokio::test(start_paused = true)]
@@ -406,19 +408,15 @@ mod tests {
             deadline,
             Arc::new(()),
         ));
-        assert!(policy.check(check(), Instant::now()).await.is_allowed());
+        assert!(decide(&policy, None).await.is_allowed());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_request_can_have_a_policy_of_its_own() {
         let bench = bench(FailurePolicy::Open, 1_000);
-        let mut future = bench.policy.check(check(), Instant::now());
-        future.on_failure(FailurePolicy::Closed);
-        assert_eq!(future.await.verdict, Verdict::Unavailable);
-        assert_eq!(
-            bench.policy.check(check(), Instant::now()).await.verdict,
-            Verdict::Allowed
-        );
+        let own = decide(&bench.policy, Some(FailurePolicy::Closed)).await;
+        assert_eq!(own.verdict, Verdict::Unavailable);
+        assert_eq!(decide(&bench.policy, None).await.verdict, Verdict::Allowed);
         assert_eq!(
             *bench.log.0.lock().expect("no panic"),
             ["timeout closed", "timeout open"]
@@ -429,18 +427,12 @@ mod tests {
     async fn the_local_policy_goes_on_from_what_the_store_said_last() {
         let bench = bench(FailurePolicy::local(4), 1);
         for _ in 0..80 {
-            assert!(
-                bench
-                    .policy
-                    .check(check(), Instant::now())
-                    .await
-                    .is_allowed()
-            );
+            assert!(decide(&bench.policy, None).await.is_allowed());
         }
         bench.well.store(false, Ordering::SeqCst);
         let mut admitted = 0;
         for _ in 0..50 {
-            let decision = bench.policy.check(check(), Instant::now()).await;
+            let decision = decide(&bench.policy, None).await;
             assert_eq!(decision.source, Source::Fallback);
             admitted += u32::from(decision.is_allowed());
         }

@@ -127,6 +127,12 @@ impl Directory {
         self.inner.quotas.load()
     }
 
+    /// Of how many tenants what is known of them is kept.
+    #[must_use]
+    pub fn max_tenants(&self) -> usize {
+        self.inner.settings.max_tenants
+    }
+
     /// What sources say about `tenant`.
     ///
     /// # Panics

@@ -211,6 +211,12 @@ impl LimitRule {
                 || route.is_some_and(|route| self.routes.iter().any(|it| it.covers(route))))
     }
 
+    /// Whether it hangs on a request's route if and how it is charged.
+    #[must_use]
+    pub fn looks_at_routes(&self) -> bool {
+        !(self.routes.is_empty() && self.costs.is_empty())
+    }
+
     /// What a request takes from this limit, if its route costs `cost`.
     #[must_use]
     pub fn cost_of(&self, route: Option<&Route<'_>>, cost: Cost) -> Cost {

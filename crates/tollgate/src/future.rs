@@ -10,14 +10,13 @@ use std::{
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tollgate_core::{Decision, Verdict};
+use tollgate_core::Decision;
 use tollgate_limiter::Checking;
 use tower_service::Service;
 
 use crate::{
     Rejection,
-    refusal::{Reason, Refusal},
-    settings::Settings,
+    settings::{Admitted, Charge, Settings},
 };
 
 pin_project! {
@@ -39,8 +38,9 @@ pin_project! {
 pin_project! {
     #[project = StateProj]
     enum State<S, R, ReqBody, ResBody, F> {
-        Checking { check: Option<Check<S, R, ReqBody>> },
-        Serving { #[pin] future: F, charged: Option<(Decision, Arc<Settings>)> },
+        // In a box, since the whole future is moved around, and most never wait.
+        Checking { check: Option<Box<Check<S, R, ReqBody>>> },
+        Serving { #[pin] future: F, admitted: Option<Admitted> },
         Refused { response: Option<Response<ResBody>> },
     }
 }
@@ -48,6 +48,7 @@ pin_project! {
 /// A request that waits for its decision, and what it needs then.
 struct Check<S, R, ReqBody> {
     checking: Checking,
+    charge: Charge,
     request: Request<ReqBody>,
     ready: S,
     settings: Arc<Settings>,
@@ -63,7 +64,17 @@ where
         Self {
             state: State::Serving {
                 future,
-                charged: None,
+                admitted: None,
+            },
+        }
+    }
+
+    /// A request that was charged.
+    pub(crate) const fn admitted(future: S::Future, admitted: Admitted) -> Self {
+        Self {
+            state: State::Serving {
+                future,
+                admitted: Some(admitted),
             },
         }
     }
@@ -77,22 +88,25 @@ where
         }
     }
 
-    pub(crate) const fn checking(
+    pub(crate) fn checking(
         checking: Checking,
+        charge: Charge,
         request: Request<ReqBody>,
         ready: S,
         settings: Arc<Settings>,
         rejection: R,
     ) -> Self {
+        let check = Check {
+            checking,
+            charge,
+            request,
+            ready,
+            settings,
+            rejection,
+        };
         Self {
             state: State::Checking {
-                check: Some(Check {
-                    checking,
-                    request,
-                    ready,
-                    settings,
-                    rejection,
-                }),
+                check: Some(Box::new(check)),
             },
         }
     }
@@ -106,26 +120,20 @@ impl<S, R, ReqBody> Check<S, R, ReqBody> {
         ReqBody: Body + Send + 'static,
         ReqBody::Data: Send,
     {
-        Settings::trace(&self.request, &decision);
-        let reason = match decision.verdict {
-            Verdict::Allowed => {
-                self.request.extensions_mut().insert(decision.clone());
-                let future = self.ready.call(self.request);
-                return State::Serving {
-                    future,
-                    charged: Some((decision, self.settings)),
-                };
+        match self
+            .settings
+            .admit(self.charge, decision, &mut self.request)
+        {
+            Ok(admitted) => State::Serving {
+                future: self.ready.call(self.request),
+                admitted: Some(admitted),
+            },
+            Err(refusal) => {
+                let response = self.settings.refuse(&self.rejection, refusal, self.request);
+                State::Refused {
+                    response: Some(response),
+                }
             }
-            Verdict::Denied => Reason::QuotaExceeded,
-            Verdict::Unavailable => Reason::StoreUnavailable,
-        };
-        let refusal = Refusal {
-            reason,
-            decision: Some(decision),
-        };
-        let response = self.settings.refuse(&self.rejection, refusal, self.request);
-        State::Refused {
-            response: Some(response),
         }
     }
 }
@@ -150,10 +158,10 @@ where
                     let decision = ready!(Pin::new(&mut waiting.checking).poll(cx));
                     check.take().expect("just there").conclude(decision)
                 }
-                StateProj::Serving { future, charged } => {
+                StateProj::Serving { future, admitted } => {
                     let mut response = ready!(future.poll(cx))?;
-                    if let Some((decision, settings)) = charged.take() {
-                        settings.annotate(&mut response, decision);
+                    if let Some(admitted) = admitted.take() {
+                        admitted.annotate(&mut response);
                     }
                     return Poll::Ready(Ok(response));
                 }

@@ -1,7 +1,11 @@
 //! The headers that tell a client where it stands.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::{
+    ops::Range,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
+use bytes::Bytes;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{Entry, RETRY_AFTER},
@@ -14,11 +18,12 @@ const RESET: HeaderName = HeaderName::from_static("x-ratelimit-reset");
 const RATELIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
 
-/// The most that are written to one response here.
-const MOST_FIELDS: usize = 5;
+/// The most that are written to one response here, and one for the length, which servers add: what is made room
+/// for together is moved once.
+const MOST_FIELDS: usize = 6;
 
-/// As long as a line for one limit mostly is at most, in bytes.
-const LINE: usize = 64;
+/// As long as all values together mostly are at most for one limit, in bytes.
+const VALUES: usize = 112;
 
 /// The response headers to name in `Access-Control-Expose-Headers`, so that scripts in a browser may read
 /// them. Goes into `CorsLayer::expose_headers` of tower-http as it is.
@@ -72,27 +77,66 @@ pub(crate) fn write(
     which: Headers,
     reset: Reset,
 ) {
-    if which != Headers::RetryAfterOnly {
-        headers.reserve(MOST_FIELDS);
+    if which == Headers::RetryAfterOnly {
+        return;
     }
-    if matches!(which, Headers::Both | Headers::Ietf) {
-        let mut line = String::with_capacity(LINE);
-        write_policies(&mut line, decision);
-        append(headers, RATELIMIT_POLICY, &line);
-        line.clear();
-        write_states(&mut line, decision);
-        append(headers, RATELIMIT, &line);
-    }
-    if matches!(which, Headers::Both | Headers::Legacy) {
-        let tightest = decision.tightest();
-        let Some((limit, remaining)) = tightest.and_then(|limit| Some((limit, limit.remaining?)))
-        else {
-            return;
-        };
-        let inner_denied = inner.is_some_and(|inner| !inner.is_allowed());
-        if !shows_tighter(headers, limit.share_left(), inner_denied) {
-            write_legacy(headers, limit, remaining, reset);
+    headers.reserve(MOST_FIELDS);
+    let mut values = Values(Vec::with_capacity(VALUES));
+    let none = 0..0;
+    let lists = if which == Headers::Legacy {
+        [none.clone(), none.clone()]
+    } else {
+        [
+            values.add(|text| write_policies(text, decision)),
+            values.add(|text| write_states(text, decision)),
+        ]
+    };
+    let tightest = if which == Headers::Ietf {
+        None
+    } else {
+        tightest(headers, inner, decision)
+    };
+    let numbers = tightest.map(|(limit, remaining)| {
+        [
+            values.add(|text| push_number(text, limit.capacity())),
+            values.add(|text| push_number(text, remaining)),
+            // Who is blocked waits in vain, and no date is the right one.
+            match reset_at(limit, remaining, reset) {
+                Some(reset) => values.add(|text| push_number(text, reset)),
+                None => none,
+            },
+        ]
+    });
+
+    let values = Bytes::from(values.0);
+    let value = |range| HeaderValue::from_maybe_shared(values.slice(range)).expect("visible ASCII");
+    for (name, list) in [RATELIMIT_POLICY, RATELIMIT].into_iter().zip(lists) {
+        // An empty list is not sent.
+        if !list.is_empty() {
+            append(headers, name, value(list));
         }
+    }
+    for (name, number) in [LIMIT, REMAINING, RESET]
+        .into_iter()
+        .zip(numbers.into_iter().flatten())
+    {
+        if number.is_empty() {
+            headers.remove(name);
+        } else {
+            headers.insert(name, value(number));
+        }
+    }
+}
+
+/// The values of several fields, in one allocation.
+struct Values(Vec<u8>);
+
+impl Values {
+    /// Where the one is that `write` writes.
+    fn add(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Range<usize> {
+        let start = self.0.len();
+        write(&mut self.0);
+        start..self.0.len()
     }
 }
 
@@ -102,26 +146,32 @@ pub(crate) fn is_tighter(decision: &Decision, inner: &Decision) -> bool {
     inner.is_allowed() && share(decision) < share(inner)
 }
 
-/// Whether the headers are already those of a limit at least as tight as one with `share` left.
-fn shows_tighter(headers: &HeaderMap, share: f64, inner_denied: bool) -> bool {
+/// The tightest limit and what it has left, unless that is not known, or the headers are those of one at least as
+/// tight.
+fn tightest<'a>(
+    headers: &HeaderMap,
+    inner: Option<&Decision>,
+    decision: &'a Decision,
+) -> Option<(&'a LimitDecision, u64)> {
+    let tightest = decision.tightest()?;
+    let remaining = tightest.remaining?;
     let number = |name| headers.get(name)?.to_str().ok()?.trim().parse::<f64>().ok();
-    match (number(LIMIT), number(REMAINING)) {
-        (Some(limit), Some(remaining)) => inner_denied || remaining / limit <= share,
-        _ => false,
+    if let Some(limit) = number(LIMIT)
+        && let Some(remaining) = number(REMAINING)
+    {
+        let inner_denied = inner.is_some_and(|inner| !inner.is_allowed());
+        if inner_denied || remaining / limit <= tightest.share_left() {
+            return None;
+        }
     }
+    Some((tightest, remaining))
 }
 
-fn write_legacy(headers: &mut HeaderMap, limit: &LimitDecision, remaining: u64, reset: Reset) {
-    let capacity = limit.capacity();
-    headers.insert(LIMIT, number(capacity));
-    headers.insert(REMAINING, number(remaining));
-    // Who is blocked waits in vain, and no date is the right one.
-    let Some(quota) = limit.quota else {
-        headers.remove(RESET);
-        return;
-    };
-    let full_in = whole_seconds(quota.seconds_for(capacity.saturating_sub(remaining)));
-    let reset = match reset {
+/// What `X-RateLimit-Reset` says. `None` for a limit that blocks.
+fn reset_at(limit: &LimitDecision, remaining: u64, reset: Reset) -> Option<u64> {
+    let missing = limit.capacity().saturating_sub(remaining);
+    let full_in = whole_seconds(limit.quota?.seconds_for(missing));
+    Some(match reset {
         Reset::Seconds => full_in,
         Reset::Epoch => {
             let now = SystemTime::now()
@@ -129,14 +179,7 @@ fn write_legacy(headers: &mut HeaderMap, limit: &LimitDecision, remaining: u64, 
                 .unwrap_or_default();
             full_in + whole_seconds(now.as_secs_f64())
         }
-    };
-    headers.insert(RESET, number(reset));
-}
-
-/// Digits, in one allocation.
-fn number(number: u64) -> HeaderValue {
-    let mut digits = itoa::Buffer::new();
-    HeaderValue::from_str(digits.format(number)).expect("digits")
+    })
 }
 
 /// Whole seconds until a retry can succeed, at least 1: a client reads 0 as "at once". `None` if there is
@@ -149,14 +192,14 @@ pub(crate) fn retry_after(decision: &Decision) -> Option<u64> {
 }
 
 /// `"default";q=100;w=10` for each limit: capacity, and the seconds in which that much is refilled.
-fn write_policies(line: &mut String, decision: &Decision) {
-    for limit in decision.enforcing() {
-        begin(line, limit);
-        push(line, 'q', limit.capacity());
+fn write_policies(line: &mut Vec<u8>, decision: &Decision) {
+    for (i, limit) in decision.enforcing().enumerate() {
+        begin(line, i == 0, limit);
+        push(line, b";q=", limit.capacity());
         // A blocked tenant has nothing in any window.
         if let Some(quota) = limit.quota {
             let window = whole_seconds(quota.seconds_for(quota.capacity()));
-            push(line, 'w', window.max(1));
+            push(line, b";w=", window.max(1));
         }
     }
 }
@@ -167,51 +210,54 @@ fn write_policies(line: &mut String, decision: &Decision) {
 /// For a limit that denied, `t` is the wait, so that `Retry-After` never points before it. For one that
 /// did not, it is the time in which the quota refills what is left, at least one token: the ratio of both
 /// never exceeds the rate.
-fn write_states(line: &mut String, decision: &Decision) {
+fn write_states(line: &mut Vec<u8>, decision: &Decision) {
+    let mut is_first = true;
     for limit in decision.enforcing() {
         let Some(remaining) = limit.remaining else {
             continue;
         };
-        begin(line, limit);
-        push(line, 'r', remaining);
+        begin(line, is_first, limit);
+        is_first = false;
+        push(line, b";r=", remaining);
         let window = match (limit.wait, limit.quota) {
             (Wait::None, Some(quota)) => quota.seconds_for(remaining.max(1)),
             (Wait::For(wait), _) => wait.as_secs_f64(),
             (Wait::Never, _) | (Wait::None, None) => continue,
         };
-        push(line, 't', whole_seconds(window).max(1));
+        push(line, b";t=", whole_seconds(window).max(1));
     }
 }
 
 /// Starts a member of a list. Names of limits need no escapes.
-fn begin(line: &mut String, limit: &LimitDecision) {
-    if !line.is_empty() {
-        line.push_str(", ");
+fn begin(line: &mut Vec<u8>, is_first: bool, limit: &LimitDecision) {
+    if !is_first {
+        line.extend_from_slice(b", ");
     }
-    line.push('"');
-    line.push_str(limit.name.as_str());
-    line.push('"');
+    line.push(b'"');
+    line.extend_from_slice(limit.name.as_str().as_bytes());
+    line.push(b'"');
 }
 
-fn push(line: &mut String, parameter: char, value: u64) {
-    line.extend([';', parameter, '=']);
-    line.push_str(itoa::Buffer::new().format(value));
+fn push(line: &mut Vec<u8>, parameter: &[u8; 3], value: u64) {
+    line.extend_from_slice(parameter);
+    push_number(line, value);
 }
 
-/// Adds to a list-valued field, and joins what is there into one line. An empty list is not sent.
-fn append(headers: &mut HeaderMap, name: HeaderName, ours: &str) {
-    if ours.is_empty() {
-        return;
-    }
-    let field = |line: &str| HeaderValue::from_str(line).expect("visible ASCII");
+fn push_number(text: &mut Vec<u8>, number: u64) {
+    text.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+}
+
+/// Adds to a list-valued field, and joins what is there into one line.
+fn append(headers: &mut HeaderMap, name: HeaderName, ours: HeaderValue) {
     match headers.entry(name) {
         Entry::Vacant(entry) => {
-            entry.insert(field(ours));
+            entry.insert(ours);
         }
         Entry::Occupied(mut entry) => {
-            let theirs = entry.iter().filter_map(|value| value.to_str().ok());
-            let line: Vec<_> = theirs.chain([ours]).collect();
-            entry.insert(field(&line.join(", ")));
+            let all = entry.iter().chain([&ours]);
+            let line: Vec<_> = all.filter_map(|value| value.to_str().ok()).collect();
+            let line = HeaderValue::from_str(&line.join(", ")).expect("visible ASCII");
+            entry.insert(line);
         }
     }
 }
@@ -219,9 +265,13 @@ fn append(headers: &mut HeaderMap, name: HeaderName, ours: &str) {
 /// Rounds up. A microsecond less is none, so that rounding noise does not add a second.
 #[expect(
     clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
     clippy::cast_sign_loss,
     reason = "clamped at 0; far below 2^53"
 )]
 fn whole_seconds(seconds: f64) -> u64 {
-    (seconds - 1e-6).ceil().max(0.0) as u64
+    // `ceil` is a call on processors of the oldest kind, which is what is compiled for by default.
+    let seconds = (seconds - 1e-6).max(0.0);
+    let down = seconds as u64;
+    down + u64::from((down as f64) < seconds)
 }

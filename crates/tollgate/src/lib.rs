@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod charged;
 mod client_address;
 pub mod costs;
 mod future;
@@ -21,6 +22,7 @@ pub use self::costs::CostRouter;
 #[cfg_attr(docsrs, doc(cfg(feature = "prometheus")))]
 pub use self::metrics::Metrics;
 pub use self::{
+    charged::Charged,
     client_address::{ClientAddress, InvalidProxies, ProxyHeader},
     costs::{Price, RouteCosts},
     future::ResponseFuture,

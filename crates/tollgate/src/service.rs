@@ -8,12 +8,13 @@ use std::{
 
 use http::{Request, Response};
 use http_body::Body;
+use tollgate_limiter::Begun;
 use tower_service::Service;
 
 use crate::{
     ProblemJson, Rejection,
     future::ResponseFuture,
-    settings::{Plan, Settings},
+    settings::{Settings, Start},
 };
 
 /// A service behind a [`RateLimitLayer`](crate::RateLimitLayer).
@@ -82,21 +83,31 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        match self.settings.plan(&mut request) {
-            Plan::Pass => ResponseFuture::pass(self.inner.call(request)),
-            Plan::Refuse(refusal) => {
-                // A place that the inner service reserved is for others now.
-                drop(self.take_ready());
-                ResponseFuture::refused(self.settings.refuse(&self.rejection, refusal, request))
-            }
-            Plan::Check(tenant, cost) => {
-                self.settings.mark(request.extensions_mut());
-                let checking = self.settings.check(&tenant, cost, &request);
+        let refusal = match self.settings.start(&request) {
+            Start::Pass => return ResponseFuture::pass(self.inner.call(request)),
+            Start::Refuse(refusal) => refusal,
+            Start::Check(charge, Begun::Waiting(checking)) => {
                 let ready = self.take_ready();
                 let settings = self.settings.clone();
-                ResponseFuture::checking(checking, request, ready, settings, self.rejection.clone())
+                let rejection = self.rejection.clone();
+                return ResponseFuture::checking(
+                    checking, charge, request, ready, settings, rejection,
+                );
             }
-        }
+            // Nothing to wait for, and so nothing to keep for later.
+            Start::Check(charge, Begun::Decided(decision)) => {
+                match self.settings.admit(charge, decision, &mut request) {
+                    Ok(admitted) => {
+                        let future = self.inner.call(request);
+                        return ResponseFuture::admitted(future, admitted);
+                    }
+                    Err(refusal) => refusal,
+                }
+            }
+        };
+        // A place that the inner service reserved is for others now.
+        drop(self.take_ready());
+        ResponseFuture::refused(self.settings.refuse(&self.rejection, refusal, request))
     }
 }
 

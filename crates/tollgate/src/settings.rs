@@ -1,21 +1,22 @@
 //! What a layer was told, and what follows from it for one request.
 
 use std::{
-    fmt, iter,
+    fmt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
 
-use http::{Extensions, Method, Request, Response, header};
+use http::{Method, Request, Response, header};
 use http_body::Body;
-use tollgate_core::{Cost, Decision, Tenant};
-use tollgate_limiter::{Checking, FailurePolicy, Limiter};
-use tollgate_quota::{Quotas, Route, RoutePrice};
+use tollgate_core::{Cost, Decision, Tenant, Verdict};
+use tollgate_limiter::{Begun, FailurePolicy, Limiter};
+use tollgate_quota::{Route, RoutePrice};
 
 use crate::{
-    ClientAddress, Headers, Identify, MissingIdentity, Rejection, Reset,
+    Charged, ClientAddress, Headers, Identify, MissingIdentity, Rejection, Reset,
+    charged::is_charged_by,
     costs::{self, Price, Resolved, RouteCosts},
     headers,
     identity::{peer_address, tenant_extension},
@@ -54,25 +55,27 @@ pub(crate) struct Warned {
 }
 
 /// What to do with a request.
-pub(crate) enum Plan {
+pub(crate) enum Start {
     /// Hand it to the service, uncharged.
     Pass,
     Refuse(Refusal),
-    Check(Tenant, Cost),
+    /// It is being charged, or was.
+    Check(Charge, Begun),
 }
 
-/// Left in the extensions of a request by each limiter that has charged it, so that the same limiter,
-/// layered twice, charges once.
-#[derive(Clone)]
-struct ChargedBy {
-    first: Limiter,
-    others: Vec<Limiter>,
+/// How a request is charged, as far as others need to know.
+#[derive(Clone, Copy)]
+pub(crate) struct Charge {
+    /// The limiter's default for want of a price.
+    is_default: bool,
 }
 
-impl ChargedBy {
-    fn iter(&self) -> impl Iterator<Item = &Limiter> {
-        iter::once(&self.first).chain(&self.others)
-    }
+/// A request that was charged and may go on.
+pub(crate) struct Admitted {
+    settings: Arc<Settings>,
+    decision: Decision,
+    /// Another limiter, further outside, will look at the response.
+    is_inner: bool,
 }
 
 impl Settings {
@@ -93,24 +96,35 @@ impl Settings {
         }
     }
 
-    pub(crate) fn plan<B>(&self, request: &mut Request<B>) -> Plan {
-        if self.has_charged(request.extensions()) {
+    /// Finds out who pays how much, and begins to charge it.
+    pub(crate) fn start<B>(&self, request: &Request<B>) -> Start {
+        if is_charged_by(request.extensions(), &self.limiter) {
             self.warn_of_unused_policy();
-            return Plan::Pass;
+            return Start::Pass;
         }
         if !self.charge_preflights && is_preflight(request) {
-            return Plan::Pass;
+            return Start::Pass;
         }
-        let Some(cost) = self.cost(request) else {
-            return Plan::Pass;
+        let route = route_of(request);
+        let Some((cost, charge)) = self.cost(&route, request) else {
+            return Start::Pass;
         };
-        if let Some(tenant) = self.identify.identify(request.extensions()) {
-            return Plan::Check(tenant, cost);
-        }
-        self.plan_unidentified(request, cost)
+        let tenant = match self.identify.identify(request.extensions()) {
+            Some(tenant) => tenant,
+            None => match self.unidentified(request) {
+                Ok(tenant) => tenant,
+                Err(otherwise) => return otherwise,
+            },
+        };
+        let on_failure = self.on_store_failure.as_ref();
+        Start::Check(
+            charge,
+            self.limiter.begin(&tenant, cost, &route, on_failure),
+        )
     }
 
-    fn plan_unidentified<B>(&self, request: &Request<B>, cost: Cost) -> Plan {
+    /// Who pays for a request without an identity, or what to do with it if nobody does.
+    fn unidentified<B>(&self, request: &Request<B>) -> Result<Tenant, Start> {
         if self.missing_identity == MissingIdentity::Anonymous {
             let peer = peer_address(request.extensions());
             if let Some(caller) = self.client_address.find(peer, request.headers()) {
@@ -121,7 +135,7 @@ impl Settings {
                          one bucket: see that the proxies write the header that `ClientAddress` names"
                     );
                 }
-                return Plan::Check(self.client_address.tenant(&caller), cost);
+                return Ok(self.client_address.tenant(&caller));
             }
             if first(&self.warned.no_address) {
                 tracing::error!(
@@ -133,7 +147,7 @@ impl Settings {
         }
         self.limiter.observer().unidentified();
         if self.missing_identity == MissingIdentity::Exempt {
-            return Plan::Pass;
+            return Err(Start::Pass);
         }
         if self.missing_identity == MissingIdentity::Reject && first(&self.warned.no_tenant) {
             tracing::warn!(
@@ -142,56 +156,47 @@ impl Settings {
                  of) `RateLimitLayer`, and have it insert a `Tenant`"
             );
         }
-        Plan::Refuse(Refusal {
+        Err(Start::Refuse(Refusal {
             reason: Reason::Unidentified,
             decision: None,
-        })
+        }))
     }
 
     /// `None` for an exempt request.
-    fn cost<B>(&self, request: &mut Request<B>) -> Option<Cost> {
+    fn cost<B>(&self, route: &Route<'_>, request: &Request<B>) -> Option<(Cost, Charge)> {
+        const PRICED: Charge = Charge { is_default: false };
+        const DEFAULT: Charge = Charge { is_default: true };
         if let Some(cost) = request.extensions().get::<Cost>() {
-            return Some(*cost);
+            return Some((*cost, PRICED));
         }
         // What is configured goes before what was compiled: that is what configuration is for.
-        match self.limiter.quotas().price_of(&route_of(request)) {
-            Some(RoutePrice::Cost(cost)) => return Some(cost),
+        match self.limiter.price_of(route) {
+            Some(RoutePrice::Cost(cost)) => return Some((cost, PRICED)),
             Some(RoutePrice::Exempt) => return None,
             None => {}
         }
+        let default = (self.default_cost.unwrap_or_default(), DEFAULT);
         match costs::resolve(self.costs.as_deref(), request) {
-            Resolved::Price(cost) => Some(cost),
+            Resolved::Price(cost) => Some((cost, PRICED)),
             Resolved::Exempt => None,
-            Resolved::Unpriced => Some(self.default_cost(request)),
-            Resolved::MethodNotAllowed | Resolved::Unmatched => {
+            Resolved::Unpriced => Some(default),
+            Resolved::MethodNotAllowed | Resolved::Unmatched => match self.unmatched {
                 // Behind a fallback there may be a router with prices of its own.
-                let default = self.default_cost(request);
-                match self.unmatched {
-                    Price::Cost(cost) => Some(cost),
-                    Price::Exempt => None,
-                    Price::Default => Some(default),
-                }
-            }
+                Price::Cost(cost) => Some((cost, DEFAULT)),
+                Price::Exempt => None,
+                Price::Default => Some(default),
+            },
             // Not the price of unknown paths: where nothing is known, that would be everything.
-            Resolved::NoTable if self.default_cost.is_some() => self.default_cost,
             Resolved::NoTable => {
+                if self.default_cost.is_some() {
+                    return Some((default.0, PRICED));
+                }
                 if first(&self.warned.no_costs) {
                     warn_of_missing_costs();
                 }
-                Some(self.default_cost(request))
+                Some(default)
             }
         }
-    }
-
-    /// The default for want of a price, of which it leaves word to tables further inside.
-    fn default_cost<B>(&self, request: &mut Request<B>) -> Cost {
-        costs::mark_default(request);
-        self.default_cost.unwrap_or_default()
-    }
-
-    fn has_charged(&self, extensions: &Extensions) -> bool {
-        let charged = extensions.get::<ChargedBy>();
-        charged.is_some_and(|by| by.iter().any(|limiter| limiter.is_same(&self.limiter)))
     }
 
     fn warn_of_unused_policy(&self) {
@@ -204,50 +209,65 @@ impl Settings {
         }
     }
 
-    /// Starts the check.
-    pub(crate) fn check<B>(&self, tenant: &Tenant, cost: Cost, request: &Request<B>) -> Checking {
-        let checking = self.limiter.check_on(tenant, cost, &route_of(request));
-        match &self.on_store_failure {
-            Some(policy) => checking.on_store_failure(policy.clone()),
-            None => checking,
-        }
-    }
-
-    /// Notes that this limiter has charged the request.
-    pub(crate) fn mark(&self, extensions: &mut Extensions) {
-        let Some(charged_by) = extensions.get_mut::<ChargedBy>() else {
-            extensions.insert(ChargedBy {
-                first: self.limiter.clone(),
-                others: Vec::new(),
-            });
-            return;
-        };
-        if !self.warned.same_name.load(Ordering::Relaxed) {
-            let quotas = self.limiter.quotas();
-            let names = |quotas: &Quotas| -> Vec<_> {
-                quotas
-                    .limits()
-                    .iter()
-                    .map(|limit| limit.name().clone())
-                    .collect()
-            };
-            let ours = names(&quotas);
-            let theirs = charged_by.iter().flat_map(|other| names(&other.quotas()));
-            if let Some(limit) = theirs.into_iter().find(|name| ours.contains(name))
-                && first(&self.warned.same_name)
-            {
-                tracing::warn!(
-                    limit = limit.as_str(),
-                    "two limiters charge one request under the same name: if they share a store, they share \
-                     buckets too, and charge twice. Name the limits of each by `LimitRule::new`"
+    /// Takes in the decision on a request: it may go on, and whoever is further inside sees that it was
+    /// charged; or it is refused.
+    pub(crate) fn admit<B>(
+        self: &Arc<Self>,
+        charge: Charge,
+        decision: Decision,
+        request: &mut Request<B>,
+    ) -> Result<Admitted, Refusal> {
+        Self::trace(request, &decision);
+        let reason = match decision.verdict {
+            Verdict::Allowed => {
+                let outer = Charged::mark(
+                    request.extensions_mut(),
+                    &self.limiter,
+                    decision.clone(),
+                    charge.is_default,
                 );
+                if let Some(outer) = &outer {
+                    self.warn_of_same_names(outer);
+                }
+                return Ok(Admitted {
+                    settings: self.clone(),
+                    decision,
+                    is_inner: outer.is_some(),
+                });
             }
-        }
-        charged_by.others.push(self.limiter.clone());
+            Verdict::Denied => Reason::QuotaExceeded,
+            Verdict::Unavailable => Reason::StoreUnavailable,
+        };
+        Err(Refusal {
+            reason,
+            decision: Some(decision),
+        })
     }
 
-    /// Tells the client, and the layers outside of this one, where the client stands.
-    pub(crate) fn annotate<B>(&self, response: &mut Response<B>, decision: Decision) {
+    fn warn_of_same_names(&self, outer: &Charged) {
+        if self.warned.same_name.load(Ordering::Relaxed) {
+            return;
+        }
+        let names = |limiter: &Limiter| -> Vec<_> {
+            let quotas = limiter.quotas();
+            let limits = quotas.limits().iter();
+            limits.map(|limit| limit.name().clone()).collect()
+        };
+        let ours = names(&self.limiter);
+        let mut theirs = outer.limiters().flat_map(names);
+        if let Some(limit) = theirs.find(|name| ours.contains(name))
+            && first(&self.warned.same_name)
+        {
+            tracing::warn!(
+                limit = limit.as_str(),
+                "two limiters charge one request under the same name: if they share a store, they share \
+                 buckets too, and charge twice. Name the limits of each by `LimitRule::new`"
+            );
+        }
+    }
+
+    /// Tells the client where it stands, and the layers outside of this one if one of them is to know.
+    fn annotate<B>(&self, response: &mut Response<B>, decision: Decision, is_shown: bool) {
         // Taken out and put back, since parts of one response cannot be borrowed apart from each other.
         let inner = response.extensions_mut().remove::<Decision>();
         headers::write(
@@ -257,10 +277,12 @@ impl Settings {
             self.headers,
             self.reset,
         );
-        let shown = inner
-            .filter(|inner| !headers::is_tighter(&decision, inner))
-            .unwrap_or(decision);
-        response.extensions_mut().insert(shown);
+        if is_shown || inner.is_some() {
+            let shown = inner
+                .filter(|inner| !headers::is_tighter(&decision, inner))
+                .unwrap_or(decision);
+            response.extensions_mut().insert(shown);
+        }
     }
 
     /// The response to a refused request.
@@ -279,7 +301,7 @@ impl Settings {
         refusal.write_headers(response.headers_mut());
         linger::close(request, response.headers_mut());
         if let Some(decision) = refusal.decision {
-            self.annotate(&mut response, decision);
+            self.annotate(&mut response, decision, true);
         }
         response
     }
@@ -302,6 +324,14 @@ impl Settings {
             remaining = tightest.and_then(|limit| limit.remaining),
             "rate limit"
         );
+    }
+}
+
+impl Admitted {
+    /// Tells the client where it stands.
+    pub(crate) fn annotate<B>(self, response: &mut Response<B>) {
+        self.settings
+            .annotate(response, self.decision, self.is_inner);
     }
 }
 

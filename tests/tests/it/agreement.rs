@@ -167,7 +167,7 @@ fn as_bucket(value: &[u8], left: i64) -> Bucket {
 }
 
 fn model(check: &Check, buckets: &[Option<Bucket>], now: u64) -> Vec<i64> {
-    let decision = bucket::decide(check.clone(), &mut buckets.to_vec(), now);
+    let decision = bucket::decide(&check.clone(), &mut buckets.to_vec(), now);
     let integer = |number: u64| i64::try_from(number).expect("at most 10^12");
     let states = decision
         .limits

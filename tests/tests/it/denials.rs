@@ -123,7 +123,7 @@ async fn each_denial_is_the_stores_own(quota: Quota, costs: &[u64]) {
         if decision.source == Source::DenialCache {
             known += 1;
             let bucket = written(&mut connection);
-            let truth = bucket::decide(check, &mut [Some(bucket)], before);
+            let truth = bucket::decide(&check, &mut [Some(bucket)], before);
             assert!(
                 !truth.is_allowed(),
                 "{decision:?}, but {truth:?} of {bucket:?}"

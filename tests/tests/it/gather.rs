@@ -54,7 +54,7 @@ async fn each_is_decided_as_if_it_came_alone<S: RedisClient>() {
         let together = ask_together(&store, checks.clone()).await;
         for (check, together) in checks.into_iter().zip(together) {
             let mut together = together.expect("a decision");
-            let mut alone = alone.decide(check).expect("a decision");
+            let mut alone = alone.decide(&check).expect("a decision");
             if round > 0 {
                 // The server's clock has gone on.
                 for limit in together.limits.iter_mut().chain(&mut alone.limits) {

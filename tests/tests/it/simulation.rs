@@ -501,7 +501,7 @@ fn check_against_model(
             ),
             None => (
                 script.check(&check),
-                reply(&bucket::decide(check, &mut buckets, now)),
+                reply(&bucket::decide(&check, &mut buckets, now)),
             ),
         };
         prop_assert_eq!(answer, model, "step {}", i);

@@ -179,7 +179,7 @@ impl Flawed {
     }
 
     fn decide(&self, check: Check) -> Decision {
-        self.store.decide(check).expect("room")
+        self.store.decide(&check).expect("room")
     }
 
     /// What is asked instead.
@@ -297,13 +297,13 @@ impl Flawed {
                 cost: Cost::FREE,
                 ..charge.clone()
             });
-            let look = store.decide(free)?;
+            let look = store.decide(&free)?;
             let fits = |(charge, limit): (&Charge, &tollgate_core::LimitDecision)| {
                 limit.remaining >= Some(charge.cost.tokens())
             };
             let granted = check.charges().iter().zip(&look.limits).all(fits);
             if !granted || check.count() > 1 {
-                return store.decide(check);
+                return store.decide(&check);
             }
             others_first().await;
             let changes = check.charges().iter().map(|charge| Change {

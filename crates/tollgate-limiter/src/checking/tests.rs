@@ -5,11 +5,11 @@ use std::sync::{
 
 use tokio::{sync::broadcast, time::sleep};
 use tollgate_core::{
-    AdjustFuture, Charge, ChargeState, CheckFuture, ErrorKind, KeySpace, Limit, LimitName,
+    AdjustFuture, Charge, ChargeState, CheckFuture, Cost, ErrorKind, KeySpace, Limit, LimitName,
     ManualClock, MemoryStore, Quota, Wait,
 };
 use tollgate_quota::{
-    Account, Allowance, Change, FailureMode, LimitRule, LoadFuture, Mode, QuotaSource, Scope,
+    Account, Allowance, Change, FailureMode, LimitRule, LoadFuture, Mode, QuotaSource, Route, Scope,
 };
 
 use super::*;
@@ -58,7 +58,7 @@ impl Store for Remote {
                 ChargeState::NotCharged,
                 "broken for a test",
             )),
-            _ => self.memory.decide(check),
+            _ => self.memory.decide(&check),
         };
         let delay = self.delay;
         if delay.is_zero() {
@@ -191,7 +191,7 @@ async fn it_is_given_back_also_when_the_caller_leaves() {
         };
         let cost = Cost::FREE;
         let check = Check::single(Charge { key, limit, cost });
-        let decision = store.memory.decide(check).expect("an answer");
+        let decision = store.memory.decide(&check).expect("an answer");
         decision.limits[0].remaining
     };
     assert_eq!(read(), Some(6));

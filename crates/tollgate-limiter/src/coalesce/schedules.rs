@@ -116,7 +116,7 @@ impl Store for Remote {
             if fate.failure == Some(ChargeState::NotCharged) {
                 return Err(failure(ChargeState::NotCharged));
             }
-            let answer = memory.decide(check);
+            let answer = memory.decide(&check);
             sleep(Duration::from_millis(fate.back)).await;
             fate.failure.map_or(answer, |charge| Err(failure(charge)))
         };
@@ -216,7 +216,7 @@ fn run(schedule: &Schedule) -> Outcome {
 fn charged(memory: &MemoryStore<ManualClock>, schedule: &Schedule) -> u64 {
     let charge = schedule.check().charges()[0].clone();
     let cost = Cost::FREE;
-    let look = memory.decide(Check::single(Charge { cost, ..charge }));
+    let look = memory.decide(&Check::single(Charge { cost, ..charge }));
     let remaining = look.expect("a decision").limits[0].remaining;
     (schedule.capacity - remaining.expect("known")) / u64::from(schedule.cost)
 }
@@ -249,7 +249,7 @@ proptest! {
         let mut plainly = 0;
         for request in &schedule.requests {
             let count = NonZeroU64::new(request.count).expect("from 1");
-            let decision = plain.decide(schedule.check().with_count(count));
+            let decision = plain.decide(&schedule.check().with_count(count));
             plainly += decision.expect("a decision").granted;
         }
         let outcome = run(&schedule);

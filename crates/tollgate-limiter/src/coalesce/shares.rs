@@ -82,12 +82,12 @@ mod tests {
         ) {
             let mut buckets: Vec<Option<Bucket>> = vec![None; limits.len()];
             if spent > 0 {
-                let _ = bucket::decide(check(&limits, spent), &mut buckets, 1_000);
+                let _ = bucket::decide(&check(&limits, spent), &mut buckets, 1_000);
             }
             let now = 1_000 + later;
-            let whole = bucket::decide(check(&limits, checks as u64), &mut buckets.clone(), now);
+            let whole = bucket::decide(&check(&limits, checks as u64), &mut buckets.clone(), now);
             for share in shares(&whole, checks) {
-                let plain = bucket::decide(check(&limits, 1), &mut buckets, now);
+                let plain = bucket::decide(&check(&limits, 1), &mut buckets, now);
                 prop_assert_eq!(share, plain);
             }
         }

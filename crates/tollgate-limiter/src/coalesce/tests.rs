@@ -59,7 +59,7 @@ impl Store for Scripted {
         let memory = self.memory.clone();
         CheckFuture::new(async move {
             match receiver.await.expect("an order") {
-                Order::Decide => memory.decide(check),
+                Order::Decide => memory.decide(&check),
                 Order::Fail(kind) => Err(StoreError::new(kind, ChargeState::Unknown, "as told")),
                 Order::Panic => panic!("as told"),
             }
@@ -537,7 +537,7 @@ impl Store for Jittery {
         CheckFuture::new(async move {
             let there = timeout_at(deadline, tokio::time::sleep(takes)).await;
             there.map_err(|_| late())?;
-            memory.decide(check)
+            memory.decide(&check)
         })
     }
 

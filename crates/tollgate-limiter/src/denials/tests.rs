@@ -156,7 +156,7 @@ impl Server {
             .iter()
             .map(|key| self.buckets.get(key).copied())
             .collect();
-        let decision = bucket::decide(check, &mut buckets, self.now());
+        let decision = bucket::decide(&check, &mut buckets, self.now());
         let written = keys.into_iter().zip(buckets);
         self.buckets
             .extend(written.filter_map(|(key, bucket)| Some((key, bucket?))));
@@ -167,7 +167,7 @@ impl Server {
     fn probe(&self, check: Check) -> Decision {
         let keys = check.charges().iter().map(|it| &it.key);
         let mut buckets: Vec<_> = keys.map(|key| self.buckets.get(key).copied()).collect();
-        bucket::decide(check, &mut buckets, self.now())
+        bucket::decide(&check, &mut buckets, self.now())
     }
 }
 

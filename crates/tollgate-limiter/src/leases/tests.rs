@@ -138,7 +138,7 @@ impl Link {
             cost: Cost::FREE,
             ..it.clone()
         });
-        let decision = self.store.decide(read).expect("an answer");
+        let decision = self.store.decide(&read).expect("an answer");
         decision.limits[0].remaining.expect("known")
     }
 }
@@ -149,7 +149,7 @@ impl Store for Link {
         CheckFuture::new(self.clone().call(move |link| {
             let is_single = check.count() == 1;
             let cost = check.charges()[0].cost.tokens();
-            let answer = link.store.decide(check);
+            let answer = link.store.decide(&check);
             if is_single && answer.as_ref().is_ok_and(Decision::is_allowed) {
                 link.log().spent.push((Instant::now(), cost));
             }

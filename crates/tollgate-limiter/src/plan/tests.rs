@@ -26,7 +26,8 @@ fn plan_of(quotas: &Quotas, tenant: &Tenant, route: Option<&str>, cost: u32) -> 
     });
     let keys = KeySpace::default();
     let cost = Cost::new(cost);
-    Plan::new(&keys, quotas, tenant, None, route.as_ref(), cost)
+    let takes = Takes::new(quotas, route.as_ref(), cost);
+    Plan::new(&keys, quotas, tenant, None, &takes)
 }
 
 /// A request of acme for `/` that costs 1.

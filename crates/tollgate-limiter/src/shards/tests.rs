@@ -610,7 +610,7 @@ struct Far {
 impl Store for Far {
     fn check(&self, check: Check) -> CheckFuture {
         *self.calls.lock().expect("no panic") += 1;
-        let answer = self.memory.decide(check);
+        let answer = self.memory.decide(&check);
         CheckFuture::new(async move {
             tokio::time::sleep(Duration::from_millis(4)).await;
             answer

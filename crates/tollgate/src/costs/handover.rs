@@ -14,9 +14,11 @@ use http::{Method, Request, uri::PathAndQuery};
 use tower_layer::Layer;
 use tower_service::Service;
 
+use crate::charged::is_charged_by_default;
+
 use super::{
     RouteCosts,
-    resolve::{ChargedDefault, Resolved, matched_path, resolve_in, strip_nested},
+    resolve::{Resolved, matched_path, resolve_in, strip_nested},
 };
 
 /// A router's table in the extensions of a request, with what is needed to read it further inside: there,
@@ -78,7 +80,7 @@ impl HandOver {
             nested: request.extensions().get().cloned(),
             path: request.uri().path_and_query().cloned(),
         };
-        if request.extensions().get::<ChargedDefault>().is_some() {
+        if is_charged_by_default(request.extensions()) {
             self.warn_if_too_late(&table, request);
         }
         request.extensions_mut().insert(table);

@@ -98,4 +98,4 @@ pub use self::{
 pub use self::{method_router::CostMethodRouter, router::CostRouter};
 
 // Used by the layer.
-pub(crate) use self::resolve::{Resolved, mark_default, resolve};
+pub(crate) use self::resolve::{Resolved, resolve};

@@ -30,16 +30,6 @@ struct Asked<'a> {
     path: &'a str,
 }
 
-/// Marks a request that a limiter has charged its default cost for want of a price.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ChargedDefault;
-
-/// Notes in a request that a limiter charges its default cost for want of a price, so that a router further
-/// inside, which has a price, can warn that it came too late.
-pub(crate) fn mark_default<B>(request: &mut Request<B>) {
-    request.extensions_mut().insert(ChargedDefault);
-}
-
 /// Finds the price of `request` in `table`, the one that the layer was given, or else in the one that the
 /// router around the layer has handed over.
 pub(crate) fn resolve<B>(table: Option<&RouteCosts>, request: &Request<B>) -> Resolved {

@@ -309,13 +309,21 @@ async fn stacked_limiters_show_the_tightest() {
         1,
         HOURLY,
     ));
+    let handler = Counting::default();
     let both = ServiceBuilder::new()
         .layer(outer)
         .layer(inner)
-        .service(Counting::default());
+        .service(handler.clone());
 
     let response = both.clone().oneshot(request()).await.expect("infallible");
     assert_eq!(response.status(), StatusCode::OK);
+    let seen = handler.last();
+    let charged = seen.get::<tollgate::Charged>().expect("it was charged");
+    let name = |charged: &tollgate::Charged| charged.decision().limits[0].name.clone();
+    assert_eq!(name(charged).as_str(), "inner");
+    let outer = charged.outer().expect("two limiters");
+    assert_eq!(name(outer).as_str(), "outer");
+    assert!(outer.outer().is_none());
     assert_eq!(
         (
             header(&response, "x-ratelimit-limit"),

@@ -13,7 +13,7 @@ use std::{
 
 use http::{Request, Response, StatusCode};
 use tokio_test::{assert_pending, assert_ready_ok, task};
-use tollgate::{Decision, ManualClock, MemoryStore, RateLimitLayer};
+use tollgate::{Charged, Decision, ManualClock, MemoryStore, RateLimitLayer};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, limit::ConcurrencyLimitLayer, service_fn};
 use tower_test::{assert_request_eq, mock};
 
@@ -249,7 +249,7 @@ async fn a_concurrency_limit_inside_is_kept() {
 }
 
 #[tokio::test]
-async fn the_decision_is_there_for_handlers_and_for_outer_layers() {
+async fn the_decision_is_there_for_handlers_and_of_refusals_for_outer_layers() {
     let (limiter, _) = limiter(3, HOURLY);
     let layer = RateLimitLayer::new(limiter);
     let inner = Counting::default();
@@ -258,13 +258,11 @@ async fn the_decision_is_there_for_handlers_and_for_outer_layers() {
         .oneshot(request())
         .await
         .expect("infallible");
-    let seen = inner
-        .last()
-        .get::<Decision>()
-        .cloned()
-        .expect("a decision for the handler");
-    assert_eq!(seen.limits[0].remaining, Some(2));
-    assert_eq!(response.extensions().get(), Some(&seen));
+    let seen = inner.last();
+    let seen = seen.get::<Charged>().expect("a decision for the handler");
+    assert_eq!(seen.decision().limits[0].remaining, Some(2));
+    assert!(seen.outer().is_none());
+    assert!(response.extensions().get::<Decision>().is_none());
 
     for _ in 0..2 {
         send(&layer, request()).await;

@@ -63,7 +63,7 @@ impl Holder {
             return (false, 0);
         };
         let check = Check::single(charge("acme", "default", quota, 1));
-        let decision = bucket::decide(check, slice::from_mut(&mut self.bucket), now);
+        let decision = bucket::decide(&check, slice::from_mut(&mut self.bucket), now);
         let remaining = decision.limits[0].remaining.unwrap_or(0);
         (decision.is_allowed(), remaining)
     }

@@ -193,7 +193,7 @@ async fn a_set_of_limits_is_leased_as_a_whole() {
     assert_eq!(allowed, 100);
     assert!(link.log().claims() > 0);
     sleep(2 * SECOND).await;
-    let decision = link.store.decide(check).expect("an answer");
+    let decision = link.store.decide(&check).expect("an answer");
     let remaining: Vec<_> = decision.limits.iter().map(|it| it.remaining).collect();
     assert_eq!(remaining, [Some(899), Some(297), Some(5)]);
     assert_eq!(link.log().outstanding(), 0);
@@ -362,7 +362,7 @@ async fn a_short_claim_denies_only_those_who_came_before_it_was_sent() {
     let others = check
         .clone()
         .with_count(NonZeroU64::new(1_000).expect("not 0"));
-    let _ = link.store.decide(others).expect("an answer");
+    let _ = link.store.decide(&others).expect("an answer");
 
     // The store has one token for these when it decides, and the next one 10 ms later.
     let before = [replica.check(check.clone()), replica.check(check.clone())];

@@ -19,7 +19,10 @@ mod probe {
     use http::{Method, Request, StatusCode};
     use tower::{Layer, Service, ServiceExt};
 
-    use crate::costs::{Resolved, RouteCosts, mark_default, resolve, wiring};
+    use crate::{
+        Charged, Decision, FailurePolicy, Limiter, MemoryStore, Quota, Quotas, Verdict,
+        costs::{Resolved, RouteCosts, resolve, wiring},
+    };
 
     /// What the layer saw of one request.
     #[derive(Clone, Debug, PartialEq)]
@@ -106,10 +109,18 @@ mod probe {
             all.push(Seen { route, resolved });
             drop(all);
             if matches!(resolved, Resolved::Unpriced | Resolved::NoTable) {
-                mark_default(&mut request);
+                let decision = Decision::without_store(Verdict::Allowed, Vec::new());
+                Charged::mark(request.extensions_mut(), &limiter(), decision, true);
             }
             self.inner.call(request)
         }
+    }
+
+    fn limiter() -> Limiter {
+        let quota = Quota::new(1, 1).expect("a quota");
+        let builder = Limiter::builder(MemoryStore::new()).quotas(Quotas::new(quota));
+        let builder = builder.on_store_failure(FailurePolicy::Open);
+        builder.build().expect("a limiter")
     }
 
     pub(crate) async fn send(app: &Router, method: Method, path: &str) -> StatusCode {
