@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::{Charge, Check, Decision, Quota, Source, Wait, quota::as_f64};
+use crate::{Check, Decision, MAX_CHARGES, Quota, Source, Wait, quota::as_f64};
 
 /// Forgives the rounding of refill arithmetic in comparisons, in tokens. It is never stored, so it does
 /// not add up.
@@ -66,19 +66,21 @@ pub fn decide(check: &Check, buckets: &mut [Option<Bucket>], now: u64) -> Decisi
     );
     let count = as_f64(check.count());
     let charges = check.charges();
-    let reading = |charge: &Charge, bucket: Option<Bucket>| {
+    let enforcing = charges.len() - check.shadow();
+    let mut granted = count;
+    let mut readings = [const { None }; MAX_CHARGES];
+    for (i, (charge, bucket)) in charges.iter().zip(&*buckets).enumerate() {
         let cost = as_f64(charge.cost.tokens());
-        (read(bucket, &charge.limit.quota, cost, count, now), cost)
-    };
-    let enforcing = charges[..charges.len() - check.shadow()].iter();
-    let granted = enforcing
-        .zip(&*buckets)
-        .fold(count, |granted, (charge, bucket)| {
-            granted.min(reading(charge, *bucket).0.fits)
-        });
-    // Read once more, rather than kept on the heap.
-    let states = charges.iter().zip(buckets).map(|(charge, bucket)| {
-        let (reading, cost) = reading(charge, *bucket);
+        let reading = read(*bucket, &charge.limit.quota, cost, count, now);
+        if i < enforcing {
+            granted = granted.min(reading.fits);
+        }
+        readings[i] = Some(reading);
+    }
+    let states = charges.iter().zip(buckets).zip(readings);
+    let states = states.map(|((charge, bucket), reading)| {
+        let reading = reading.expect("read above");
+        let cost = as_f64(charge.cost.tokens());
         let quota = &charge.limit.quota;
         settle(bucket, &reading, quota, cost, granted, count, now)
     });
@@ -104,7 +106,7 @@ fn read(bucket: Option<Bucket>, quota: &Quota, cost: f64, count: f64, now: u64) 
     }
     let tokens = capacity.min(base + elapsed * quota.rate().per_second() / 1000.0);
     let fits = if cost > 0.0 {
-        ((tokens + SLACK) / cost).floor().max(0.0)
+        floor((tokens + SLACK) / cost)
     } else {
         count
     };
@@ -155,7 +157,7 @@ fn settle(
     } else {
         Wait::None
     };
-    (whole((tokens + SLACK).floor().max(0.0)), wait)
+    (whole(tokens + SLACK), wait)
 }
 
 /// The state that leaves `tokens` in a bucket which has `ttl` milliseconds left to live.
@@ -244,11 +246,17 @@ fn millis(span: u64) -> f64 {
     span as f64
 }
 
-/// Exact: only called with whole numbers from 0 to 2^53.
+/// Rounded down, and 0 if negative. `f64::floor` is a call on processors of the oldest kind, which is what is
+/// compiled for by default.
+fn floor(number: f64) -> f64 {
+    as_f64(whole(number))
+}
+
+/// Rounded down, and 0 if negative: only called with numbers up to 2^53.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "whole and not negative"
+    reason = "what is meant"
 )]
 fn whole(number: f64) -> u64 {
     number as u64

@@ -31,13 +31,19 @@ pub struct Charge {
 /// One request's charges: up to 8 buckets under one hash tag, decided all or none. Clones are cheap.
 #[derive(Clone, Debug)]
 pub struct Check {
-    charges: Arc<[Charge]>,
+    terms: Arc<Terms>,
     count: NonZeroU64,
+    deadline: Option<Instant>,
+}
+
+/// What is the same for all requests of this kind.
+#[derive(Clone, Debug)]
+struct Terms {
+    charges: Box<[Charge]>,
     shadow: usize,
     leased: bool,
     shards: NonZeroU8,
     key_class: Option<Arc<str>>,
-    deadline: Option<Instant>,
 }
 
 impl Check {
@@ -66,29 +72,32 @@ impl Check {
         if charges.iter().enumerate().any(repeats) {
             return Err(InvalidCheck::RepeatedBucket);
         }
-        Ok(Self {
-            charges: charges.into(),
-            count: NonZeroU64::MIN,
-            shadow: 0,
-            leased: false,
-            shards: NonZeroU8::MIN,
-            key_class: None,
-            deadline: None,
-        })
+        Ok(Self::of(charges.into()))
     }
 
     /// A check of one request against one bucket.
     #[must_use]
     pub fn single(charge: Charge) -> Self {
+        Self::of(Box::new([charge]))
+    }
+
+    fn of(charges: Box<[Charge]>) -> Self {
         Self {
-            charges: Arc::new([charge]),
+            terms: Arc::new(Terms {
+                charges,
+                shadow: 0,
+                leased: false,
+                shards: NonZeroU8::MIN,
+                key_class: None,
+            }),
             count: NonZeroU64::MIN,
-            shadow: 0,
-            leased: false,
-            shards: NonZeroU8::MIN,
-            key_class: None,
             deadline: None,
         }
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Terms)) -> Self {
+        change(Arc::make_mut(&mut self.terms));
+        self
     }
 
     /// Asks for up to `count` requests of these costs at once.
@@ -103,33 +112,29 @@ impl Check {
     /// # Errors
     ///
     /// If there are fewer charges than that.
-    pub fn with_shadow(mut self, shadow: usize) -> Result<Self, InvalidCheck> {
-        if shadow > self.charges.len() {
+    pub fn with_shadow(self, shadow: usize) -> Result<Self, InvalidCheck> {
+        if shadow > self.charges().len() {
             return Err(InvalidCheck::TooManyShadows);
         }
-        self.shadow = shadow;
-        Ok(self)
+        Ok(self.with(|terms| terms.shadow = shadow))
     }
 
     /// Lets a stage claim tokens for more requests like this one ahead of time, and spend them from memory.
     #[must_use]
-    pub const fn with_lease(mut self, leased: bool) -> Self {
-        self.leased = leased;
-        self
+    pub fn with_lease(self, leased: bool) -> Self {
+        self.with(|terms| terms.leased = leased)
     }
 
     /// Lets a stage split the buckets into so many parts under hash tags of their own.
     #[must_use]
-    pub const fn with_shards(mut self, shards: NonZeroU8) -> Self {
-        self.shards = shards;
-        self
+    pub fn with_shards(self, shards: NonZeroU8) -> Self {
+        self.with(|terms| terms.shards = shards)
     }
 
     /// Says which kind of tenant pays, for metrics of what stages do on the way.
     #[must_use]
-    pub fn with_key_class(mut self, label: Arc<str>) -> Self {
-        self.key_class = Some(label);
-        self
+    pub fn with_key_class(self, label: Arc<str>) -> Self {
+        self.with(|terms| terms.key_class = Some(label))
     }
 
     /// Wants an answer by `deadline`, through all stages and stores. A store that has none by then fails.
@@ -148,7 +153,7 @@ impl Check {
     /// The charges, enforcing ones first.
     #[must_use]
     pub fn charges(&self) -> &[Charge] {
-        &self.charges
+        &self.terms.charges
     }
 
     /// How many requests are wanted.
@@ -159,32 +164,32 @@ impl Check {
 
     /// How many of the last charges never block.
     #[must_use]
-    pub const fn shadow(&self) -> usize {
-        self.shadow
+    pub fn shadow(&self) -> usize {
+        self.terms.shadow
     }
 
     /// Whether tokens may be claimed ahead of time.
     #[must_use]
-    pub const fn is_leased(&self) -> bool {
-        self.leased
+    pub fn is_leased(&self) -> bool {
+        self.terms.leased
     }
 
     /// Into how many parts the buckets may be split.
     #[must_use]
-    pub const fn shards(&self) -> NonZeroU8 {
-        self.shards
+    pub fn shards(&self) -> NonZeroU8 {
+        self.terms.shards
     }
 
     /// The metric label of the tenant's kind; empty if nobody has said.
     #[must_use]
     pub fn key_class(&self) -> &str {
-        self.key_class.as_deref().unwrap_or_default()
+        self.terms.key_class.as_deref().unwrap_or_default()
     }
 
     /// The hash tag that all keys share.
     #[must_use]
     pub fn tag(&self) -> &str {
-        self.charges[0].key.tag()
+        self.terms.charges[0].key.tag()
     }
 
     /// The decision that grants `granted` of the wanted requests. `states` gives remaining tokens and wait
@@ -207,30 +212,27 @@ impl Check {
     /// The same check with other quotas: what `change` makes of each limit and its key.
     #[must_use]
     pub fn map_charges(&self, change: impl FnMut(&Charge) -> Charge) -> Self {
-        let charges = self.charges.iter().map(change).collect();
-        Self {
-            charges,
-            ..self.clone()
-        }
+        let charges = self.charges().iter().map(change).collect();
+        self.clone().with(|terms| terms.charges = charges)
     }
 
     /// The part of this check whose charges are `wanted`. `None` if there are none.
     #[must_use]
     pub fn filter(&self, mut wanted: impl FnMut(&Charge) -> bool) -> Option<Self> {
-        let enforcing = self.charges.len() - self.shadow;
+        let enforcing = self.charges().len() - self.shadow();
         let mut shadow = 0;
-        let mut charges = Vec::with_capacity(self.charges.len());
-        for (i, charge) in self.charges.iter().enumerate() {
+        let mut charges = Vec::with_capacity(self.charges().len());
+        for (i, charge) in self.charges().iter().enumerate() {
             if wanted(charge) {
                 shadow += usize::from(i >= enforcing);
                 charges.push(charge.clone());
             }
         }
-        let charges: Arc<[Charge]> = charges.into();
-        (!charges.is_empty()).then(|| Self {
-            charges,
-            shadow,
-            ..self.clone()
+        (!charges.is_empty()).then(|| {
+            self.clone().with(|terms| {
+                terms.charges = charges.into();
+                terms.shadow = shadow;
+            })
         })
     }
 
@@ -252,9 +254,9 @@ impl Check {
         source: Source,
         states: impl IntoIterator<Item = (u64, Wait)>,
     ) -> Decision {
-        let enforcing = self.charges.len() - self.shadow;
+        let enforcing = self.charges().len() - self.shadow();
         let mut states = states.into_iter();
-        let limits = self.charges.iter().enumerate().map(|(i, charge)| {
+        let limits = self.charges().iter().enumerate().map(|(i, charge)| {
             let (remaining, wait) = states
                 .next()
                 .map_or((None, Wait::None), |(r, wait)| (Some(r), wait));

@@ -35,7 +35,8 @@ impl Default for MonotonicClock {
 
 impl Clock for MonotonicClock {
     fn now(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX)
+        let elapsed = self.start.elapsed();
+        elapsed.as_secs() * 1_000 + u64::from(elapsed.subsec_millis())
     }
 }
 

@@ -87,7 +87,7 @@ impl Tenant {
         if id.is_empty() {
             return Err(EmptyId);
         }
-        let others = self.members.iter().flat_map(|members| members.iter());
+        let others = self.members().iter();
         let others = others.filter(|(other, _)| *other != kind).cloned();
         self.members = Some(others.chain([(kind.clone(), id)]).collect());
         Ok(self)
@@ -96,8 +96,14 @@ impl Tenant {
     /// The id of the member of this kind who makes the request, if it was named.
     #[must_use]
     pub fn member(&self, kind: &str) -> Option<&str> {
-        let mut members = self.members.iter().flat_map(|members| members.iter());
+        let mut members = self.members().iter();
         members.find(|(own, _)| **own == *kind).map(|(_, id)| &**id)
+    }
+
+    /// Each kind of member that was named, and its id.
+    #[must_use]
+    pub fn members(&self) -> &[(Arc<str>, Arc<str>)] {
+        self.members.as_deref().unwrap_or_default()
     }
 
     /// The id: as given, or the address of an anonymous caller.

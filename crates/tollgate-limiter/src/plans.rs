@@ -1,6 +1,9 @@
 //! Plans, kept from one request of a tenant to the next.
 
-use std::sync::{Arc, Weak};
+use std::{
+    hash::{Hash, Hasher},
+    sync::{Arc, Weak},
+};
 
 use foldhash::quality::RandomState;
 use quick_cache::{Equivalent, UnitWeighter, sync::Cache};
@@ -18,14 +21,13 @@ pub(crate) struct Plans {
     kept: Cache<Key, Arc<Kept>, UnitWeighter, RandomState>,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 struct Key {
     tenant: Tenant,
     takes: Takes,
 }
 
-/// A [`Key`] to look for. Hashed as that one is.
-#[derive(Hash)]
+/// A [`Key`] to look for.
 struct Wanted<'a> {
     tenant: &'a Tenant,
     takes: &'a Takes,
@@ -91,7 +93,25 @@ impl Kept {
     }
 }
 
+// === impl Key ===
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { tenant, takes } = self;
+        Wanted { tenant, takes }.hash(state);
+    }
+}
+
 // === impl Wanted ===
+
+impl Hash for Wanted<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        // Whatever there may be many of.
+        state.write(self.tenant.id().as_bytes());
+        self.tenant.members().hash(state);
+        self.takes.hash(state);
+    }
+}
 
 impl Equivalent<Key> for Wanted<'_> {
     fn equivalent(&self, key: &Key) -> bool {

@@ -22,6 +22,9 @@ const RATELIMIT_POLICY: HeaderName = HeaderName::from_static("ratelimit-policy")
 /// for together is moved once.
 const MOST_FIELDS: usize = 6;
 
+/// The most that a refusal has, with those of its own.
+pub(crate) const MOST_OF_A_REFUSAL: usize = MOST_FIELDS + 3;
+
 /// As long as all values together mostly are at most for one limit, in bytes.
 const VALUES: usize = 112;
 

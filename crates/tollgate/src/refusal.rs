@@ -1,12 +1,13 @@
 //! What a refused client gets.
 
-use std::fmt::Write;
-
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Response, StatusCode, header};
 use tollgate_core::{Decision, LimitDecision, Wait};
 
 use crate::headers;
+
+/// As long as a body mostly is at most, in bytes.
+const PROBLEM: usize = 320;
 
 /// Why a request was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,6 +62,8 @@ impl Refusal {
     pub fn to_response(&self) -> Response<Bytes> {
         let mut response = Response::new(self.problem().into());
         *response.status_mut() = self.status();
+        // At once for all that are to come.
+        response.headers_mut().reserve(headers::MOST_OF_A_REFUSAL);
         let json = HeaderValue::from_static("application/problem+json");
         response.headers_mut().insert(header::CONTENT_TYPE, json);
         response
@@ -95,15 +98,19 @@ impl Refusal {
             ),
             Reason::Unidentified => ("about:blank", "Unauthorized"),
         };
-        let status = self.status().as_u16();
-        let detail = self.detail();
-        let mut body =
-            format!(r#"{{"type":"{kind}","title":"{title}","status":{status},"detail":"{detail}""#);
+        // Put together by hand: under attack this is most of what a request costs.
+        let mut body = String::with_capacity(PROBLEM);
+        let mut digits = itoa::Buffer::new();
+        push_all(&mut body, [r#"{"type":""#, kind, r#"","title":""#, title]);
+        push_all(&mut body, [r#"","status":"#, self.status().as_str()]);
+        body.push_str(r#","detail":""#);
+        self.push_detail(&mut body, &mut digits);
+        body.push('"');
         if let Some(decision) = &self.decision {
             body.push_str(r#","violated-policies":["#);
             for (i, limit) in violated(decision, self.reason).enumerate() {
-                let comma = if i == 0 { "" } else { "," };
-                write!(body, r#"{comma}"{}""#, limit.name).expect("writing to a String");
+                let quote = if i == 0 { "\"" } else { ",\"" };
+                push_all(&mut body, [quote, limit.name.as_str(), "\""]);
             }
             body.push(']');
         }
@@ -111,37 +118,44 @@ impl Refusal {
         body
     }
 
-    fn detail(&self) -> String {
+    fn push_detail(&self, body: &mut String, digits: &mut itoa::Buffer) {
         let tightest = self.decision.as_ref().and_then(Decision::tightest);
-        match (self.reason, tightest) {
-            (Reason::QuotaExceeded, Some(limit)) if limit.quota.is_none() => {
-                format!(
-                    "The limit {} lets none of your requests through. Waiting does not help.",
-                    limit.name
-                )
-            }
-            (Reason::QuotaExceeded, Some(limit)) if limit.wait == Wait::Never => format!(
-                "This request costs {}, more than the limit {} can ever hold ({}). Waiting does not help.",
-                limit.cost.tokens(),
-                limit.name,
-                limit.capacity()
-            ),
-            (Reason::QuotaExceeded, Some(limit)) => format!(
-                "This request costs {}, and the limit {} has {} left. Retry after {} s.",
-                limit.cost.tokens(),
-                limit.name,
-                limit.remaining.unwrap_or(0),
-                self.retry_after().unwrap_or(1)
-            ),
-            (Reason::QuotaExceeded, None) => "A limit was exceeded.".to_owned(),
+        let limit = match (self.reason, tightest) {
+            (Reason::QuotaExceeded, Some(limit)) => limit,
+            (Reason::QuotaExceeded, None) => return body.push_str("A limit was exceeded."),
             (Reason::StoreUnavailable, _) => {
-                "Requests cannot be counted at the moment, so none are let through. Retry later."
-                    .to_owned()
+                return body.push_str(
+                    "Requests cannot be counted at the moment, so none are let through. Retry later.",
+                );
             }
             (Reason::Unidentified, _) => {
-                "This request has no verified identity to be limited by.".to_owned()
+                return body.push_str("This request has no verified identity to be limited by.");
             }
+        };
+        let name = limit.name.as_str();
+        if limit.quota.is_none() {
+            let rest = " lets none of your requests through. Waiting does not help.";
+            return push_all(body, ["The limit ", name, rest]);
         }
+        let cost = digits.format(limit.cost.tokens());
+        push_all(body, ["This request costs ", cost]);
+        if limit.wait == Wait::Never {
+            push_all(body, [", more than the limit ", name, " can ever hold ("]);
+            return push_all(
+                body,
+                [digits.format(limit.capacity()), "). Waiting does not help."],
+            );
+        }
+        push_all(body, [", and the limit ", name, " has "]);
+        body.push_str(digits.format(limit.remaining.unwrap_or(0)));
+        let retry_after = digits.format(self.retry_after().unwrap_or(1));
+        push_all(body, [" left. Retry after ", retry_after, " s."]);
+    }
+}
+
+fn push_all<const N: usize>(text: &mut String, parts: [&str; N]) {
+    for part in parts {
+        text.push_str(part);
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, fmt};
 
+use foldhash::quality::RandomState;
 use http::Method;
 
 use super::{
@@ -46,7 +47,7 @@ use super::{
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct RouteCosts {
-    paths: HashMap<Box<str>, PathCosts>,
+    paths: HashMap<Box<str>, PathCosts, RandomState>,
     /// In the order in which the router tries them.
     prefixes: Vec<(Prefix, Entry)>,
     /// There may be routes, even for the paths in the table, that it does not know.
