@@ -167,6 +167,7 @@ impl Limiter {
             let mut plan = Plan::new(&self.inner.keys, quotas, tenant, account, takes);
             for part in &mut plan.parts {
                 part.policy = self.failure_policy_of(part.failure, None, quotas);
+                self.inner.policy.note_costs(&part.check);
             }
             plan
         };
@@ -666,6 +667,20 @@ mod tests {
                 "nothing is known of the bucket"
             );
         }
+    }
+
+    #[tokio::test]
+    async fn a_costly_request_fits_the_local_share_from_its_first_check_on() {
+        let quota = Quota::new(100, 1).expect("a quota");
+        let builder = Limiter::builder(Broken).quotas(Quotas::new(quota));
+        let builder = builder.on_store_failure(FailurePolicy::local(10));
+        let limiter = builder.build().expect("a limiter");
+        let decision = limiter.check(&tenant(), Cost::new(60)).await;
+        assert_eq!(decision.source, Source::Fallback);
+        assert!(
+            decision.is_allowed(),
+            "a tenth of the quota has room for 10"
+        );
     }
 
     #[test]

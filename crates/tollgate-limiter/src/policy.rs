@@ -115,7 +115,6 @@ impl<S: Store> Policy<S> {
         started: Instant,
         now: Instant,
     ) -> Answer<S> {
-        self.local.note_costs(check);
         let deadline = started + self.deadline;
         let asked = check.clone().with_deadline(deadline.into_std());
         match self.store.check(asked).into_ready() {
@@ -133,6 +132,11 @@ impl<S: Store> Policy<S> {
                 timer: None,
             }),
         }
+    }
+
+    /// Notes what requests like this one cost, before the first of them is checked.
+    pub(crate) fn note_costs(&self, check: &Check) {
+        self.local.note_costs(check);
     }
 
     pub(crate) const fn deadline(&self) -> Duration {
