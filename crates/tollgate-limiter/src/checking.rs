@@ -44,10 +44,6 @@ pub struct Checking {
     started: Option<Instant>,
 }
 
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly every request that waits comes to the large one"
-)]
 enum State {
     /// The tenant's account is being loaded.
     Loading(Box<Unplanned>),

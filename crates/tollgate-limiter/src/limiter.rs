@@ -62,7 +62,7 @@ struct Inner {
 /// What is needed to ask about a request, or the wait for it.
 enum Prepared {
     Plan(Arc<Plan>),
-    Loading(Checking),
+    Loading(Box<Checking>),
 }
 
 /// All that a tenant has of its own, whatever routes it covers.
@@ -118,6 +118,7 @@ impl Limiter {
     /// As [`check_on`](Self::check_on), but begins at once, not when it is first waited for: whatever needs no
     /// waiting, such as a denial known already, is decided right here. `on_failure` is as that of
     /// [`Checking::on_store_failure`].
+    #[must_use]
     pub fn begin(
         &self,
         tenant: &Tenant,
@@ -129,7 +130,7 @@ impl Limiter {
             Prepared::Plan(plan) => checking::begin(self, plan, on_failure),
             Prepared::Loading(checking) => Begun::Waiting(match on_failure {
                 Some(policy) => checking.on_store_failure(policy.clone()),
-                None => checking,
+                None => *checking,
             }),
         }
     }
@@ -137,7 +138,7 @@ impl Limiter {
     fn start(&self, tenant: &Tenant, cost: Cost, route: Option<&Route<'_>>) -> Checking {
         match self.prepare(tenant, cost, route) {
             Prepared::Plan(plan) => Checking::planned(self.clone(), plan),
-            Prepared::Loading(checking) => checking,
+            Prepared::Loading(checking) => *checking,
         }
     }
 
@@ -150,7 +151,8 @@ impl Limiter {
             }
             Lookup::Loading(loading) => {
                 let (limiter, quotas) = (self.clone(), Arc::clone(&quotas));
-                Prepared::Loading(Checking::loading(limiter, loading, quotas, tenant, takes))
+                let checking = Checking::loading(limiter, loading, quotas, tenant, takes);
+                Prepared::Loading(Box::new(checking))
             }
         }
     }

@@ -15,6 +15,10 @@ use crate::{
 /// Puts a [`Limiter`] in front of a service: one check per request, before its body is read and before the
 /// service is called.
 ///
+/// The check begins when the layer's service is called, not when its future is first polled. The service behind
+/// finds what was decided in the request's extensions, as [`Charged`](crate::Charged); layers further outside find
+/// the [`Decision`](crate::Decision) on a refused request in the response's.
+///
 /// See the [crate docs](crate) for an example and the rules.
 #[derive(Clone)]
 #[must_use]
