@@ -23,6 +23,10 @@ pub struct Charged {
     by: Limiter,
     decision: Decision,
     /// Whether it was the limiter's default, for want of a price.
+    #[cfg_attr(
+        not(feature = "axum"),
+        expect(dead_code, reason = "only routers hand over prices")
+    )]
     is_default: bool,
     outer: Option<Arc<Self>>,
 }
