@@ -3,14 +3,17 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use prometheus::{
-    Gauge, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry, TextEncoder, core::Collector,
+    Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
+    IntGaugeVec, Opts, Registry, TextEncoder, core::Collector,
 };
-use tollgate_core::{Decision, ErrorKind, Source, StoreError, Verdict};
+use tollgate_core::{Decision, ErrorKind, StoreError};
 use tollgate_limiter::{BreakerState, FailurePolicy, Observer, SavedBy};
 use tollgate_quota::{DEFAULT_CLASS, QuotaEvent, Quotas};
 
+mod classes;
 mod sharing;
+
+use self::classes::{Classes, OUTCOMES};
 
 /// The label `key_class` of a request that has no identity.
 const NO_CLASS: &str = "none";
@@ -58,11 +61,14 @@ pub struct Metrics {
     families: Arc<Families>,
 }
 
-#[derive(Clone)]
 struct Families {
     decisions: IntCounterVec,
     rejections: IntCounterVec,
+    /// What the two above count.
+    classes: Classes,
     latency: HistogramVec,
+    /// Of an answer, and of a failure.
+    latencies: [Histogram; 2],
     errors: IntCounterVec,
     breaker: IntGauge,
     replicas: IntGauge,
@@ -149,19 +155,24 @@ impl Families {
         )?;
         // Nothing is wrong with a file that nobody has.
         file_valid.set(1);
+        let decisions = counter(
+            "ratelimit_decisions_total",
+            "Requests by what was decided of them",
+            &["outcome", "key_class"],
+        )?;
+        let rejections = counter(
+            "ratelimit_limit_rejections_total",
+            "Limits that lacked tokens for a request",
+            &["limit", "key_class", "mode"],
+        )?;
+        let latency = HistogramVec::new(latency.buckets(LATENCY_BUCKETS.to_vec()), &["outcome"])?;
         Ok(Self {
             file_valid,
-            decisions: counter(
-                "ratelimit_decisions_total",
-                "Requests by what was decided of them",
-                &["outcome", "key_class"],
-            )?,
-            rejections: counter(
-                "ratelimit_limit_rejections_total",
-                "Limits that lacked tokens for a request",
-                &["limit", "key_class", "mode"],
-            )?,
-            latency: HistogramVec::new(latency.buckets(LATENCY_BUCKETS.to_vec()), &["outcome"])?,
+            classes: Classes::new(decisions.clone(), rejections.clone()),
+            decisions,
+            rejections,
+            latencies: ["ok", "error"].map(|outcome| latency.with_label_values(&[outcome])),
+            latency,
             errors: counter(
                 "ratelimit_store_errors_total",
                 "Checks that the store failed to answer, by the policy that decided instead",
@@ -227,15 +238,6 @@ impl Families {
     }
 }
 
-const fn outcome(decision: &Decision) -> &'static str {
-    match (decision.source, decision.verdict) {
-        (Source::Fallback, Verdict::Allowed) => "fallback_allowed",
-        (Source::Fallback, _) => "fallback_rejected",
-        (_, Verdict::Allowed) => "allowed",
-        _ => "rejected",
-    }
-}
-
 // === impl Metrics ===
 
 impl Observer for Metrics {
@@ -246,12 +248,7 @@ impl Observer for Metrics {
         }
         for class in quotas.tiers().chain([DEFAULT_CLASS]) {
             families.leased.with_label_values(&[class]);
-            for outcome in [
-                "allowed",
-                "rejected",
-                "fallback_allowed",
-                "fallback_rejected",
-            ] {
+            for outcome in OUTCOMES {
                 families.decisions.with_label_values(&[outcome, class]);
             }
             for limit in quotas.limits() {
@@ -263,9 +260,6 @@ impl Observer for Metrics {
         families
             .decisions
             .with_label_values(&["unidentified", NO_CLASS]);
-        for outcome in ["ok", "error"] {
-            families.latency.with_label_values(&[outcome]);
-        }
         for kind in ErrorKind::LABELS {
             families
                 .errors
@@ -304,17 +298,7 @@ impl Observer for Metrics {
     }
 
     fn decided(&self, key_class: &str, decision: &Decision) {
-        self.families
-            .decisions
-            .with_label_values(&[outcome(decision), key_class])
-            .inc();
-        for limit in decision.limits.iter().filter(|limit| limit.lacked_tokens()) {
-            let mode = if limit.shadow { "shadow" } else { "enforce" };
-            self.families
-                .rejections
-                .with_label_values(&[limit.name.as_str(), key_class, mode])
-                .inc();
-        }
+        self.families.classes.count(key_class, decision);
     }
 
     fn unidentified(&self) {
@@ -325,11 +309,8 @@ impl Observer for Metrics {
     }
 
     fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
-        let outcome = if answer.is_ok() { "ok" } else { "error" };
-        self.families
-            .latency
-            .with_label_values(&[outcome])
-            .observe(latency.as_secs_f64());
+        let of_outcome = &self.families.latencies[usize::from(answer.is_err())];
+        of_outcome.observe(latency.as_secs_f64());
     }
 
     fn breaker_changed(&self, state: BreakerState) {
