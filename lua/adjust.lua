@@ -34,45 +34,45 @@ local MAX_PX = 9007199254740992
 -- Forgives the rounding of refill arithmetic in the reply. It is never stored, so it does not add up.
 local SLACK = 1e-6
 
-local ceil, floor, format = math.ceil, math.floor, string.format
-local call = redis.call
-
-local function bad(message)
-  return redis.error_reply('ERR tollgate: ' .. message)
-end
+local call, floor = redis.call, math.floor
+local KEYS, ARGV = KEYS, ARGV
 
 local k = #KEYS
 if k < 1 or k > 8 then
-  return bad('takes 1 to 8 keys')
+  return { err = 'ERR tollgate: takes 1 to 8 keys' }
 end
 if #ARGV ~= 4 * k then
-  return bad('takes capacity, rate, delta and floor for each key')
+  return { err = 'ERR tollgate: takes capacity, rate, delta and floor for each key' }
 end
-if not string.find(table.concat(ARGV), '^[%d.eE+-]*$') then
-  return bad('arguments must be finite decimal numbers')
+-- As in token_bucket.lua: what is known to be a number, arithmetic reads.
+for i = 1, #ARGV do
+  local it = ARGV[i]
+  if not string.find(it, '^%d+%.?%d*$') and not (string.find(it, '^[%d.eE+-]+$') and tonumber(it)) then
+    return { err = 'ERR tollgate: arguments must be finite decimal numbers' }
+  end
 end
 
 -- Read everything before anything is written, so that an error leaves no trace.
 local reply, values, ttls = {}, {}, {}
 for i = 1, k do
   local key = KEYS[i]
-  local capacity, rate = tonumber(ARGV[4 * i - 3]), tonumber(ARGV[4 * i - 2])
-  local delta, least = tonumber(ARGV[4 * i - 1]), tonumber(ARGV[4 * i])
-  if not (capacity and capacity >= 1 and capacity <= MAX_WHOLE and capacity % 1 == 0) then
-    return bad('capacity must be a whole number from 1 to 10^12')
+  local capacity, rate = ARGV[4 * i - 3] + 0, ARGV[4 * i - 2] + 0
+  local delta, least = ARGV[4 * i - 1] + 0, ARGV[4 * i] + 0
+  if not (capacity >= 1 and capacity <= MAX_WHOLE and capacity % 1 == 0) then
+    return { err = 'ERR tollgate: capacity must be a whole number from 1 to 10^12' }
   end
-  if not (rate and rate > 0 and rate <= MAX_RATE and capacity <= rate * TEN_YEARS) then
-    return bad('rate must be above 0, at most 10^6, and fill the capacity within ten years')
+  if not (rate > 0 and rate <= MAX_RATE and capacity <= rate * TEN_YEARS) then
+    return { err = 'ERR tollgate: rate must be above 0, at most 10^6, and fill the capacity within ten years' }
   end
-  if not (delta and delta >= -MAX_WHOLE and delta <= MAX_WHOLE and delta % 1 == 0) then
-    return bad('delta must be a whole number, at most 10^12 either way')
+  if not (delta >= -MAX_WHOLE and delta <= MAX_WHOLE and delta % 1 == 0) then
+    return { err = 'ERR tollgate: delta must be a whole number, at most 10^12 either way' }
   end
-  if not (least and least >= -MAX_WHOLE and least <= MAX_WHOLE and least % 1 == 0) then
-    return bad('floor must be a whole number, at most 10^12 either way')
+  if not (least >= -MAX_WHOLE and least <= MAX_WHOLE and least % 1 == 0) then
+    return { err = 'ERR tollgate: floor must be a whole number, at most 10^12 either way' }
   end
   for j = 1, i - 1 do
     if KEYS[j] == key then
-      return bad('keys must be distinct')
+      return { err = 'ERR tollgate: keys must be distinct' }
     end
   end
 
@@ -84,7 +84,7 @@ for i = 1, k do
       base, px = struct.unpack('<dd', state)
     end
     if not (px and base <= MAX_WHOLE and base >= -MAX_WHOLE and px >= 1 and px <= MAX_PX and px % 1 == 0) then
-      return bad('the value of key ' .. i .. ' is not a bucket')
+      return { err = 'ERR tollgate: the value of key ' .. i .. ' is not a bucket' }
     end
     ttl = call('PTTL', key)
     if ttl < 0 or ttl > px then
@@ -114,7 +114,7 @@ for i = 1, k do
   values[i] = heal
   ttls[i] = ttl
   if tokens ~= held then
-    local px = ceil((capacity - tokens) / rate * 1000)
+    local px = math.ceil((capacity - tokens) / rate * 1000)
     if px < 1 then
       px = 1
     end
@@ -134,7 +134,7 @@ end
 
 for i = 1, k do
   if values[i] then
-    call('SET', KEYS[i], values[i], 'PX', format('%d', ttls[i]))
+    call('SET', KEYS[i], values[i], 'PX', string.format('%d', ttls[i]))
   end
 end
 return reply

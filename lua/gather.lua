@@ -21,10 +21,11 @@ reply     what token_bucket.lua answers; or, if it answers an error, the text of
 local replies = {}
 local key, arg = 0, 0
 while arg < #ARGV do
-  local n, k, m = tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2]), tonumber(ARGV[arg + 3])
+  -- All arguments are numbers by now, or missing.
+  local n, k, m = ARGV[arg + 1] + 0, (ARGV[arg + 2] or 0) + 0, (ARGV[arg + 3] or 0) + 0
   arg = arg + 3
-  if not (n and k and m and key + n * k <= #KEYS and arg + m <= #ARGV) then
-    return bad('keys and arguments do not match')
+  if not (k >= 1 and m >= 3 and key + n * k <= #KEYS and arg + m <= #ARGV) then
+    return { err = 'ERR tollgate: keys and arguments do not match' }
   end
   for _ = 1, n do
     local fine, reply = pcall(decide, key, k, arg, m)

@@ -40,19 +40,17 @@ local MAX_PX = 9007199254740992
 -- Forgives the rounding of refill arithmetic in comparisons. It is never stored, so it does not add up.
 local SLACK = 1e-6
 
-local ceil, floor, format = math.ceil, math.floor, string.format
-local call = redis.call
-local unpack = table.unpack or unpack
-local parse, pack = struct.unpack, struct.pack
--- A global is looked up by its name each time.
+local call, floor = redis.call, math.floor
+-- A global is looked up by its name each time. What one bucket takes once, it looks up where it takes it.
 local KEYS, ARGV = KEYS, ARGV
 
-local function bad(message)
-  return redis.error_reply('ERR tollgate: ' .. message)
-end
-
-if not string.find(table.concat(ARGV), '^[%d.eE+-]*$') then
-  return bad('arguments must be finite decimal numbers')
+-- Once they are known to be numbers, arithmetic reads them at half the price of tonumber. Most are of the first
+-- kind; tonumber alone would take " 1" and "0x10", too.
+for i = 1, #ARGV do
+  local it = ARGV[i]
+  if not string.find(it, '^%d+%.?%d*$') and not (string.find(it, '^[%d.eE+-]+$') and tonumber(it)) then
+    return { err = 'ERR tollgate: arguments must be finite decimal numbers' }
+  end
 end
 
 -- Where the keys and arguments start, and how many there are. What follows this line is the body of a
@@ -60,22 +58,22 @@ end
 local key, k, arg, m = 0, #KEYS, 0, #ARGV
 local extra = m - 3 * k
 if k < 1 or k > 8 then
-  return bad('takes 1 to 8 keys')
+  return { err = 'ERR tollgate: takes 1 to 8 keys' }
 end
 if extra < 0 or extra > 2 then
-  return bad('takes capacity, rate and cost for each key, then at most count and shadow')
+  return { err = 'ERR tollgate: takes capacity, rate and cost for each key, then at most count and shadow' }
 end
 local count, shadow = 1, 0
 if extra > 0 then
-  count = tonumber(ARGV[arg + 3 * k + 1])
-  if not (count and count >= 1 and count <= MAX_WHOLE and count % 1 == 0) then
-    return bad('count must be a whole number from 1 to 10^12')
+  count = ARGV[arg + 3 * k + 1] + 0
+  if not (count >= 1 and count <= MAX_WHOLE and count % 1 == 0) then
+    return { err = 'ERR tollgate: count must be a whole number from 1 to 10^12' }
   end
 end
 if extra > 1 then
-  shadow = tonumber(ARGV[arg + 3 * k + 2])
-  if not (shadow and shadow >= 0 and shadow <= k and shadow % 1 == 0) then
-    return bad('shadow must be a whole number from 0 to the number of keys')
+  shadow = ARGV[arg + 3 * k + 2] + 0
+  if not (shadow >= 0 and shadow <= k and shadow % 1 == 0) then
+    return { err = 'ERR tollgate: shadow must be a whole number from 0 to the number of keys' }
   end
 end
 
@@ -86,19 +84,19 @@ local capacity, rate, cost, base, elapsed, ttl, heal, tokens, fits
 local buckets = k > 1 and {}
 for i = 1, k do
   local name, first = KEYS[key + i], arg + 3 * i
-  capacity, rate, cost = tonumber(ARGV[first - 2]), tonumber(ARGV[first - 1]), tonumber(ARGV[first])
-  if not (capacity and capacity >= 1 and capacity <= MAX_WHOLE and capacity % 1 == 0) then
-    return bad('capacity must be a whole number from 1 to 10^12')
+  capacity, rate, cost = ARGV[first - 2] + 0, ARGV[first - 1] + 0, ARGV[first] + 0
+  if not (capacity >= 1 and capacity <= MAX_WHOLE and capacity % 1 == 0) then
+    return { err = 'ERR tollgate: capacity must be a whole number from 1 to 10^12' }
   end
-  if not (rate and rate > 0 and rate <= MAX_RATE and capacity <= rate * TEN_YEARS) then
-    return bad('rate must be above 0, at most 10^6, and fill the capacity within ten years')
+  if not (rate > 0 and rate <= MAX_RATE and capacity <= rate * TEN_YEARS) then
+    return { err = 'ERR tollgate: rate must be above 0, at most 10^6, and fill the capacity within ten years' }
   end
-  if not (cost and cost >= 0 and cost <= MAX_WHOLE and cost % 1 == 0) then
-    return bad('cost must be a whole number from 0 to 10^12')
+  if not (cost >= 0 and cost <= MAX_WHOLE and cost % 1 == 0) then
+    return { err = 'ERR tollgate: cost must be a whole number from 0 to 10^12' }
   end
   for j = 1, i - 1 do
     if KEYS[key + j] == name then
-      return bad('keys must be distinct')
+      return { err = 'ERR tollgate: keys must be distinct' }
     end
   end
 
@@ -107,10 +105,10 @@ for i = 1, k do
   if state then
     local px
     if #state == 16 then
-      base, px = parse('<dd', state)
+      base, px = struct.unpack('<dd', state)
     end
     if not (px and base <= MAX_WHOLE and base >= -MAX_WHOLE and px >= 1 and px <= MAX_PX and px % 1 == 0) then
-      return bad('the value of key ' .. i .. ' is not a bucket')
+      return { err = 'ERR tollgate: the value of key ' .. i .. ' is not a bucket' }
     end
     ttl = call('PTTL', name)
     if ttl < 0 or ttl > px then
@@ -140,6 +138,7 @@ for i = 1, k do
   end
 end
 
+local unpack = buckets and (table.unpack or unpack)
 local reply = { granted, 0, 0 }
 for i = 1, k do
   if buckets then
@@ -150,16 +149,16 @@ for i = 1, k do
     tokens = tokens - charge
     base, elapsed = tokens, 0
     -- Never shorter than the TTL it has: a caller with another quota may still count on it.
-    local px = ceil((capacity - tokens) / rate * 1000)
+    local px = math.ceil((capacity - tokens) / rate * 1000)
     if px < 1 then
       px = 1
     end
     if px < ttl then
       px = ttl
     end
-    call('SET', KEYS[key + i], pack('<dd', tokens, px), 'PX', format('%d', px))
+    call('SET', KEYS[key + i], struct.pack('<dd', tokens, px), 'PX', string.format('%d', px))
   elseif heal then
-    call('SET', KEYS[key + i], heal, 'PX', format('%d', ttl))
+    call('SET', KEYS[key + i], heal, 'PX', string.format('%d', ttl))
   end
 
   local retry = 0
@@ -169,12 +168,12 @@ for i = 1, k do
     -- Counted from the last write. Trimming one part in 10^12 keeps rounding noise from adding a
     -- millisecond; the next lines make up for it where it mattered.
     local exact = (cost - base) * 1000 / rate
-    retry = ceil(exact * (1 - 1e-12))
+    retry = math.ceil(exact * (1 - 1e-12))
     if base + retry * rate / 1000 + SLACK < cost then
       retry = retry + 1
       -- Of decades, as a deep debt takes, the part is more than a millisecond.
       if retry < exact then
-        retry = ceil(exact)
+        retry = math.ceil(exact)
       end
     end
     -- No key lives longer than that, and then the bucket is full.

@@ -43,9 +43,6 @@ redis = {
   call = function(command, ...)
     return commands[command](...)
   end,
-  error_reply = function(message)
-    return { err = message }
-  end,
 }
 
 struct = { pack = string.pack, unpack = string.unpack }

@@ -10,8 +10,9 @@ const GOOD: [&str; 3] = ["10", "1", "1"];
 const GOOD_CHANGE: [&str; 4] = ["10", "1", "-1", "-5"];
 
 /// No number anywhere.
-const NEVER: [&str; 10] = [
-    "", "nan", "inf", "-inf", "0x10", "abc", "1e999", "--1", "1e", " 1",
+const NEVER: [&str; 20] = [
+    "", "nan", "inf", "-inf", "0x10", "0X1p4", "abc", "1e999", "--1", "1e", " 1", "1 ", "1\n",
+    "1\0", "1.2.3", ".", "1-2", "1e5e5", "1,000", "e",
 ];
 
 struct Subject {

@@ -183,9 +183,6 @@ fn install(lua: &Lua, keyspace: &Rc<RefCell<Keyspace>>) -> mlua::Result<()> {
         keyspace.borrow_mut().call(lua, text(command), args)
     })?;
     redis.set("call", call)?;
-    let error_reply =
-        lua.create_function(|lua, message: String| lua.create_table_from([("err", message)]))?;
-    redis.set("error_reply", error_reply)?;
     let pack = lua.create_function(|lua, (format, a, b): (String, f64, f64)| {
         assert_eq!(format, "<dd");
         lua.create_string([a.to_le_bytes(), b.to_le_bytes()].concat())
