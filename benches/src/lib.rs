@@ -16,7 +16,7 @@ pub use self::{
     chart::{Bar, bars},
     hot_path::Way,
     machine::machine,
-    processes::{cpu, interrupt},
+    processes::{Process, end_on_signals},
     progress::show,
     proxy::DelayProxy,
     script::{Costs, Targets as ScriptTargets},

@@ -1,6 +1,6 @@
 //! What the script costs Redis, beside the textbook's and plain commands.
 
-use std::fmt::Write;
+use std::{fmt::Write, thread, time::Duration};
 
 use redis::Cmd;
 use serde::{Deserialize, Serialize};
@@ -10,14 +10,20 @@ use crate::{BoxError, Server, Spread, TEXTBOOK, TOKEN_BUCKET, Verdict, number, s
 /// Tenants, and calls of one batch: so few that it seldom has to share its core.
 const TENANTS: usize = 100;
 
-/// Buckets whose memory is looked at.
+/// Buckets whose memory is looked at. The tables of keys and expiries have 131 072 slots then.
 const BUCKETS: usize = 100_000;
+
+/// Keys as those of buckets, with a value and what else SET takes.
+const FILL: &str = "for i = 0, ARGV[1] - 1 do \
+    redis.call('SET', string.format('tg:{tenant:%06d}:default', i), unpack(ARGV, 2)) \
+    end";
 
 /// All that was measured.
 #[derive(Serialize)]
 pub struct Costs {
     rows: Vec<Row>,
     buckets: Vec<Bucket>,
+    parts: Parts,
 }
 
 /// One kind of call.
@@ -39,6 +45,18 @@ struct Bucket {
     usage: f64,
     /// By what the server's memory grew, tables of keys and expiries included.
     growth: f64,
+}
+
+/// Where the bytes of a bucket go. Tables double when they are full, so that a slot costs 8 to 16 B, here 10.5 B.
+#[derive(Serialize)]
+struct Parts {
+    /// The key, its entry in the table of keys, and a slot of that.
+    key: f64,
+    value: f64,
+    /// The entry in the table of expiries, and a slot of that.
+    expiry: f64,
+    /// Which allocator, and the steps that its small sizes go up by, if it says so.
+    allocator: String,
 }
 
 /// The section `script` of `targets.toml`.
@@ -115,10 +133,13 @@ impl Costs {
         }
         let buckets = [(TOLLGATE_BUCKET, TOKEN_BUCKET), ("textbook", TEXTBOOK)];
         let buckets = buckets.map(|(name, script)| bucket(name, script));
+        let buckets = buckets.into_iter().collect::<Result<_, _>>()?;
+        let parts = Parts::measure(&mut server)?;
         show("");
         Ok(Self {
             rows,
-            buckets: buckets.into_iter().collect::<Result<_, _>>()?,
+            buckets,
+            parts,
         })
     }
 
@@ -143,6 +164,18 @@ impl Costs {
             let (usage, growth) = (number(bucket.usage), number(bucket.growth));
             let _ = writeln!(text, "| {} | {usage} B | {growth} B |", bucket.name);
         }
+        let Parts {
+            key,
+            value,
+            expiry,
+            allocator,
+        } = &self.parts;
+        let [key, value, expiry] = [key, value, expiry].map(|it| number(*it));
+        let _ = writeln!(
+            text,
+            "\nOf a bucket of token_bucket.lua, {key} B are the key with its entry and slot in the table of keys, {value} B \
+             the value, and {expiry} B its entry and slot in the table of expiries; by {allocator}."
+        );
         text
     }
 
@@ -230,28 +263,85 @@ fn bucket(name: &'static str, script: &str) -> Result<Bucket, BoxError> {
     let mut server = Server::start(&[])?;
     let sha = server.load(script)?;
     let key = |tenant| format!("tg:{{tenant:{tenant:06}}}:default");
-    let before: f64 = server.info("memory", "used_memory")?.parse()?;
-    let mut tenants = 0..BUCKETS;
-    loop {
-        let calls = tenants.by_ref().take(TENANTS).map(|tenant| {
-            let mut command = redis::cmd("EVALSHA");
-            command
-                .arg(&sha)
-                .arg(1)
-                .arg(key(tenant))
-                .arg(&["60000", "0.1", "1"]);
-            command
-        });
-        let calls: Vec<_> = calls.collect();
-        if calls.is_empty() {
-            break;
+    let growth = growth(&mut server, |server| {
+        let mut tenants = 0..BUCKETS;
+        loop {
+            let calls = tenants.by_ref().take(TENANTS).map(|tenant| {
+                let mut command = redis::cmd("EVALSHA");
+                command
+                    .arg(&sha)
+                    .arg(1)
+                    .arg(key(tenant))
+                    .arg(&["60000", "0.1", "1"]);
+                command
+            });
+            let calls: Vec<_> = calls.collect();
+            if calls.is_empty() {
+                return Ok(());
+            }
+            batch(server, &calls)?;
         }
-        batch(&mut server, &calls)?;
-    }
-    let after: f64 = server.info("memory", "used_memory")?.parse()?;
+    })?;
     Ok(Bucket {
         name,
         usage: server.run(&["MEMORY", "USAGE", &key(1)])?,
-        growth: (after - before) / BUCKETS as f64,
+        growth,
     })
+}
+
+/// By what the memory of an empty server grows for each bucket.
+fn growth(
+    server: &mut Server,
+    fill: impl FnOnce(&mut Server) -> Result<(), BoxError>,
+) -> Result<f64, BoxError> {
+    let before = settled(server)?;
+    fill(server)?;
+    Ok((settled(server)? - before) / BUCKETS as f64)
+}
+
+/// The memory in use once it stays the same: a table that has grown is moved bit by bit.
+fn settled(server: &mut Server) -> Result<f64, BoxError> {
+    let mut last = f64::NAN;
+    for _ in 0..50 {
+        thread::sleep(Duration::from_millis(200));
+        let used = server.info("memory", "used_memory")?.parse()?;
+        if used == last {
+            break;
+        }
+        last = used;
+    }
+    Ok(last)
+}
+
+// === impl Parts ===
+
+impl Parts {
+    fn measure(server: &mut Server) -> Result<Self, BoxError> {
+        let mut with = |args: &[&str]| {
+            let () = server.run(&["FLUSHALL", "SYNC"])?;
+            growth(server, |server| {
+                let buckets = BUCKETS.to_string();
+                let fill = [&["EVAL", FILL, "0", &buckets], args].concat();
+                server.run(&fill)
+            })
+        };
+        // Of a small number, all keys share one object.
+        let key = with(&["1"])?;
+        let value = with(&["sixteen bytes ok"])? - key;
+        let expiry = with(&["sixteen bytes ok", "PX", "36000000"])? - key - value;
+        let mut allocator = server.info("memory", "mem_allocator")?;
+        let stats: String = server.run(&["MEMORY", "MALLOC-STATS"])?;
+        let steps = stats
+            .lines()
+            .find_map(|it| it.strip_prefix("Quantum size:"));
+        if let Some(steps) = steps {
+            let _ = write!(allocator, " in steps of {} B", steps.trim());
+        }
+        Ok(Self {
+            key,
+            value,
+            expiry,
+            allocator,
+        })
+    }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     net::{Ipv4Addr, TcpListener},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
     thread,
     time::Duration,
 };
@@ -10,11 +10,11 @@ use std::{
 use redis::{Connection, FromRedisValue};
 use tempfile::TempDir;
 
-use crate::{BoxError, cpu};
+use crate::{BoxError, Process};
 
 /// A `redis-server` on a free port of loopback, without persistence; killed when dropped.
 pub struct Server {
-    process: Child,
+    process: Process,
     port: u16,
     connection: Option<Connection>,
     _folder: TempDir,
@@ -46,7 +46,7 @@ impl Server {
             .args(args)
             .current_dir(folder.path())
             .stdout(Stdio::null());
-        let process = command.spawn().map_err(|error| {
+        let process = Process::start(&mut command).map_err(|error| {
             format!("`redis-server` (Debian, Ubuntu: apt-get install redis-server): {error}")
         })?;
         let mut server = Self {
@@ -56,13 +56,25 @@ impl Server {
             _folder: folder,
         };
         for _ in 0..1_000 {
+            if let Some(status) = server.process.child().try_wait()? {
+                return Err(format!("redis-server did not start on port {port}: {status}").into());
+            }
             if let Ok(connection) = redis::Client::open(server.url())?.get_connection() {
                 server.connection = Some(connection);
-                return Ok(server);
+                return server.checked();
             }
             thread::sleep(Duration::from_millis(10));
         }
         Err("redis-server does not answer".into())
+    }
+
+    /// Whoever came first to the port may be another one, whose data is not ours to delete.
+    fn checked(mut self) -> Result<Self, BoxError> {
+        let answers = self.info("server", "process_id")?;
+        if answers != self.process.id().to_string() {
+            return Err(format!("another Redis has taken port {}", self.port).into());
+        }
+        Ok(self)
     }
 
     #[must_use]
@@ -124,7 +136,7 @@ impl Server {
     pub fn usage(&mut self) -> Result<Usage, BoxError> {
         Ok(Usage {
             calls: self.sum_of("evalsha", "calls")?,
-            cpu: cpu(self.process.id())?,
+            cpu: self.process.cpu()?,
         })
     }
 
@@ -168,14 +180,6 @@ impl Server {
     /// If it is off.
     pub fn appended(&mut self) -> Result<f64, BoxError> {
         Ok(self.info("persistence", "aof_current_size")?.parse()?)
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // An error means that it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }
 

@@ -11,7 +11,7 @@ use crate::{Spread, number};
 pub struct Verdict {
     pub target: String,
     pub wanted: String,
-    /// `None` if a variant of it was not measured.
+    /// `None` if a variant of it was not measured; then that is met, unless it was to be measured and broke.
     pub measured: Option<Spread>,
     pub is_met: bool,
     /// Whether this is the second attempt.
@@ -43,6 +43,15 @@ impl Verdict {
         }
     }
 
+    /// Puts the second attempts, in the same order, in the place of those that were missed at the first.
+    pub fn replace_missed(verdicts: &mut [Self], again: Vec<Self>) {
+        for (verdict, again) in verdicts.iter_mut().zip(again) {
+            if !verdict.is_met {
+                *verdict = again;
+            }
+        }
+    }
+
     /// A row for each.
     #[must_use]
     pub fn table(verdicts: &[Self]) -> String {
@@ -50,7 +59,8 @@ impl Verdict {
         for verdict in verdicts {
             let measured = verdict.measured.map(|it| it.to_string());
             let word = match (&measured, verdict.is_met, verdict.again) {
-                (None, ..) => "not measured",
+                (None, true, _) => "not measured",
+                (None, false, _) => "**broke**",
                 (_, true, false) => "met",
                 (_, true, true) => "met at the second attempt",
                 (_, false, false) => "**missed**",
@@ -64,5 +74,32 @@ impl Verdict {
             );
         }
         text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at_most_one(measured: f64, again: bool) -> Verdict {
+        let measured = Spread::of([measured]);
+        Verdict::at_most("it".to_owned(), measured, 1.0, again)
+    }
+
+    #[test]
+    fn what_was_met_at_the_first_attempt_stays_met() {
+        let mut verdicts = [0.9, 1.1, 1.1].map(|it| at_most_one(it, false));
+        let again = [1.2, 0.8, 1.2].map(|it| at_most_one(it, true));
+        Verdict::replace_missed(&mut verdicts, again.into());
+        let table = Verdict::table(&verdicts);
+        let words: Vec<_> = table.lines().skip(3).collect();
+        assert_eq!(
+            words,
+            [
+                "| it | 0.90 | ≤ 1.00 | met |",
+                "| it | 0.80 | ≤ 1.00 | met at the second attempt |",
+                "| it | 1.20 | ≤ 1.00 | **missed twice** |",
+            ]
+        );
     }
 }

@@ -6,13 +6,14 @@
 use std::{
     env,
     io::{BufRead, BufReader, Write},
-    process::{Child, Command, ExitCode, Stdio},
+    process::{ChildStdout, Command, ExitCode, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
 use tollgate_benches::{
-    BoxError, SHARED_CAPACITY, SHARED_RATE, Server, Spread, TOKEN_BUCKET, machine, number, show,
+    BoxError, Process, SHARED_CAPACITY, SHARED_RATE, Server, Spread, TOKEN_BUCKET, end_on_signals,
+    machine, number, show,
 };
 
 const REPLICAS: [usize; 4] = [1, 3, 10, 30];
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
 }
 
 fn measure() -> Result<bool, BoxError> {
+    end_on_signals()?;
     println!("Measured on {}; all on one machine.", machine());
     println!(
         "\nReplicas are processes with 8 checks in flight each, over 1 000 tenants that are all allowed, and one that all of them \
@@ -87,18 +89,16 @@ fn servers(primaries: usize) -> Result<Vec<Server>, BoxError> {
     Ok(servers)
 }
 
-struct Replica(Child, BufReader<std::process::ChildStdout>);
+struct Replica(Process, BufReader<ChildStdout>);
 
 impl Replica {
     fn start(url: &str) -> Result<Self, BoxError> {
         let mut command = Command::new(env::current_exe()?.with_file_name("bench-replica"));
         command.args([url, &LENGTH.as_millis().to_string()]);
-        let mut child = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()?;
-        let stdout = BufReader::new(child.stdout.take().ok_or("its output")?);
-        let mut replica = Self(child, stdout);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = Process::start(&mut command)?;
+        let stdout = process.child().stdout.take().ok_or("its output")?;
+        let mut replica = Self(process, BufReader::new(stdout));
         replica.line()?;
         Ok(replica)
     }
@@ -107,14 +107,6 @@ impl Replica {
         let mut line = String::new();
         self.1.read_line(&mut line)?;
         Ok(line.trim().to_owned())
-    }
-}
-
-impl Drop for Replica {
-    fn drop(&mut self) {
-        // An error means that it has ended already.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }
 
@@ -143,6 +135,7 @@ fn fleet(servers: &mut [Server], count: usize) -> Result<bool, BoxError> {
     for replica in &mut replicas {
         replica
             .0
+            .child()
             .stdin
             .as_mut()
             .ok_or("its input")?

@@ -2,19 +2,27 @@
 
 use std::{
     env,
-    io::{BufRead, BufReader, Read, Write},
+    fs::File,
+    io::{BufRead, BufReader, Read, Seek, Write},
     net::{Ipv4Addr, TcpStream},
-    process::{Child, Command, Stdio},
+    process::{Command, Stdio},
+    sync::mpsc,
+    thread,
     time::Duration,
 };
 
-use tollgate_benches::{BoxError, cpu};
+use tollgate_benches::{BoxError, Process};
 
 use crate::loads::{Load, limits_of};
 
+/// How long it may take to start, and to answer what is not load.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 pub(crate) struct App {
-    process: Child,
+    process: Process,
     port: u16,
+    /// What it complains of. A pipe that nobody reads would hold it up.
+    stderr: File,
 }
 
 impl App {
@@ -41,20 +49,51 @@ impl App {
         if load.has_accounts {
             command.arg("--accounts");
         }
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut process = command.spawn()?;
-        let mut port = String::new();
-        let stdout = process.stdout.take().ok_or("its output")?;
-        BufReader::new(stdout).read_line(&mut port)?;
-        if let Ok(port) = port.trim().parse() {
-            return Ok(Ok(Self { process, port }));
+        let stderr = tempfile::tempfile()?;
+        command.stdout(Stdio::piped()).stderr(stderr.try_clone()?);
+        let mut process = Process::start(&mut command)?;
+        let stdout = process.child().stdout.take().ok_or("its output")?;
+        let (sender, line) = mpsc::channel();
+        thread::spawn(move || {
+            let mut line = String::new();
+            let _ = BufReader::new(stdout).read_line(&mut line);
+            let _ = sender.send(line);
+        });
+        let Ok(line) = line.recv_timeout(PATIENCE) else {
+            return Err(format!("it did not start within {PATIENCE:?}").into());
+        };
+        let mut app = Self {
+            process,
+            port: 0,
+            stderr,
+        };
+        if let Ok(port) = line.trim().parse() {
+            app.port = port;
+            return Ok(Ok(app));
         }
-        let output = process.wait_with_output()?;
-        let words = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        match output.status.code() {
+        let status = app.process.child().wait()?;
+        let words = app.complaints()?;
+        match status.code() {
             Some(3) => Ok(Err(words)),
-            _ => Err(format!("{variant} did not start: {words}").into()),
+            _ => Err(format!("it did not start: {status}: {words}").into()),
         }
+    }
+
+    /// The first line that it has written to stderr, and how it ended, if it has.
+    pub(crate) fn last_words(&mut self) -> String {
+        let ended = self.process.child().try_wait().ok().flatten();
+        let ended = ended.map(|status| format!("it ended with {status}"));
+        let words = self.complaints().unwrap_or_default();
+        let words = words.lines().next().unwrap_or_default().to_owned();
+        let all = ended.into_iter().chain([words]).filter(|it| !it.is_empty());
+        all.collect::<Vec<_>>().join(": ")
+    }
+
+    fn complaints(&mut self) -> Result<String, BoxError> {
+        let mut words = String::new();
+        self.stderr.rewind()?;
+        self.stderr.read_to_string(&mut words)?;
+        Ok(words.trim().to_owned())
     }
 
     pub(crate) const fn port(&self) -> u16 {
@@ -62,7 +101,7 @@ impl App {
     }
 
     pub(crate) fn cpu(&self) -> Result<Duration, BoxError> {
-        Ok(cpu(self.process.id())?)
+        Ok(self.process.cpu()?)
     }
 
     /// Counts anew what is admitted.
@@ -79,6 +118,7 @@ impl App {
 
     fn get(&self, path: &str) -> Result<String, BoxError> {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port))?;
+        stream.set_read_timeout(Some(PATIENCE))?;
         write!(
             stream,
             "GET {path} HTTP/1.1\r\nhost: app\r\nconnection: close\r\n\r\n"
@@ -87,13 +127,5 @@ impl App {
         stream.read_to_string(&mut answer)?;
         let (_, body) = answer.split_once("\r\n\r\n").ok_or("an answer")?;
         Ok(body.to_owned())
-    }
-}
-
-impl Drop for App {
-    fn drop(&mut self) {
-        // An error means that it has ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
     }
 }

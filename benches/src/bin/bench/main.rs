@@ -3,13 +3,15 @@
 //! Three processes of their own take part: wrk, which makes the load, the service (`bench-app`), and Redis. Variants
 //! take turns round by round, so that whatever else the machine does meets all of them.
 
-use std::{path::PathBuf, process::ExitCode, thread, time::Duration};
+use std::{path::PathBuf, process::ExitCode, time::Duration};
 
 use tollgate_benches::{
-    BoxError, Costs, DelayProxy, Server, Target, Targets, free_port, machine, show,
+    BoxError, Costs, DelayProxy, Server, Target, Targets, Verdict, end_on_signals, free_port,
+    machine, show,
 };
 
 mod app;
+mod entrant;
 mod loads;
 mod measured;
 mod report;
@@ -18,9 +20,9 @@ mod targets;
 mod wrk;
 
 use self::{
-    app::App,
-    loads::{EXACT_PEERS, FLOOR, LOADS, Load, RAW, Redis, leaves_work},
-    measured::{Measured, Row},
+    entrant::Entrant,
+    loads::{EXACT_PEERS, FLOOR, LOADS, Load, Redis},
+    measured::Measured,
     report::Report,
     round::Lengths,
     targets::{judge, takes},
@@ -29,7 +31,8 @@ use self::{
 const HELP: &str = "\
 Measures the service behind each limiter, on loopback, with a Redis of its own, in about 15 minutes.
 Shows where it is on stderr, prints tables in Markdown, and writes them with the figures of each round and charts to a
-folder. Ends with 1 if a target of benches/targets.toml is missed twice in a row. Needs `wrk` and `redis-server`.
+folder. Ends with 1 if a target of benches/targets.toml is missed twice in a row or a variant of Tollgate breaks, and with
+2 if it cannot measure. Needs `wrk` and `redis-server`.
 
   --quick        short rounds, two of each: a look, in about 2 minutes; misses are shown and not tried again
   --only WORDS   only loads and variants whose LOAD/VARIANT contains one of these, separated by commas; the floor is
@@ -94,6 +97,9 @@ fn options() -> Result<Option<Options>, BoxError> {
             other => return Err(format!("{}; see --help", other.unexpected()).into()),
         }
     }
+    if options.rounds == 0 || options.threads == 0 {
+        return Err("--rounds and --threads are from 1".into());
+    }
     Ok(Some(options))
 }
 
@@ -134,6 +140,7 @@ impl Options {
 
 /// Whether all targets were met.
 fn measure(options: &Options) -> Result<bool, BoxError> {
+    end_on_signals()?;
     let wrk = wrk::version()?;
     let Targets {
         loads: targets,
@@ -154,6 +161,8 @@ fn measure(options: &Options) -> Result<bool, BoxError> {
         script: None,
         targets: Vec::new(),
     };
+    // What cannot be written then is known now.
+    report.write(&options.out)?;
     for load in LOADS {
         let variants = options.variants(load, &targets);
         if variants.is_empty() {
@@ -186,26 +195,29 @@ fn measure(options: &Options) -> Result<bool, BoxError> {
         report.targets.extend(verdicts);
         report.loads.push(measured);
         // So that what there is outlives a run that is broken off.
-        report.write(&options.out)?;
+        if let Err(error) = report.write(&options.out) {
+            eprintln!("\nbench: {error}");
+        }
     }
     if options.asks_for("script") {
         let rounds = if options.quick { 31 } else { 151 };
         let costs = Costs::measure(rounds)?;
         let mut verdicts = costs.judge(&script, false);
         if !options.quick && verdicts.iter().any(|it| !it.is_met) {
-            verdicts = Costs::measure(rounds)?.judge(&script, true);
+            let again = Costs::measure(rounds)?.judge(&script, true);
+            Verdict::replace_missed(&mut verdicts, again);
         }
         report.targets.extend(verdicts);
         report.script = Some(costs);
-        report.write(&options.out)?;
     }
     if report.loads.is_empty() && report.script.is_none() {
         return Err("no load and variant has such a name".into());
     }
     show("");
     print!("{}", report.markdown());
+    report.write(&options.out)?;
     eprintln!("written to {}", options.out.display());
-    Ok(options.quick || report.targets.iter().all(|verdict| verdict.is_met))
+    Ok(!report.has_broken() && (options.quick || report.meets_all()))
 }
 
 /// Redis, near, far and gone.
@@ -236,76 +248,44 @@ impl Place {
     }
 }
 
+/// Takes turns. Who breaks is out, and the others go on.
 fn run(
     place: &mut Place,
     load: &Load,
     variants: &[&'static str],
     options: &Options,
 ) -> Result<Measured, BoxError> {
-    let mut measured = Measured {
-        load: load.name,
-        about: load.about,
-        variants: Vec::new(),
-    };
-    let mut apps = Vec::new();
+    let mut entrants = Vec::new();
     for &variant in variants {
-        let mut row = Row {
-            variant,
-            unable: None,
-            appended: None,
-            samples: Vec::new(),
-        };
-        let app = if variant == RAW {
-            None
-        } else {
-            let started = App::start(load, variant, &place.url(load.redis), options.threads)?;
-            started.map_err(|why| row.unable = Some(why)).ok()
-        };
-        if let Some(app) = &app
-            && !load.warm_up.is_zero()
-        {
-            show(&format!("{}: {variant} warms up", load.name));
-            let share = if options.quick { 3 } else { 1 };
-            wrk::run(load, app.port(), load.warm_up / share)?;
-        }
-        apps.push(app);
-        measured.variants.push(row);
+        let mut entrant = Entrant::new(variant);
+        show(&format!("{}: {variant} starts", load.name));
+        let url = place.url(load.redis);
+        entrant.attempt(place, |_, it| it.start(load, &url, options))?;
+        entrants.push(entrant);
     }
     if load.redis == Redis::Near {
         place.server.append(true)?;
-        for (row, app) in measured.variants.iter_mut().zip(&apps) {
-            show(&format!("{}: what {} writes", load.name, row.variant));
-            if let Some(app) = app {
-                row.appended = Some(round::appended(&mut place.server, load, app)?);
-            }
+        for entrant in &mut entrants {
+            show(&format!(
+                "{}: what {} writes",
+                load.name, entrant.row.variant
+            ));
+            entrant.attempt(place, |place, it| it.append(place, load))?;
         }
         place.server.append(false)?;
     }
     for number in 1..=options.rounds {
-        for (row, app) in measured.variants.iter_mut().zip(&apps) {
-            let progress = format!(
+        for entrant in &mut entrants {
+            show(&format!(
                 "{}, round {number} of {}: {}",
-                load.name, options.rounds, row.variant
-            );
-            match app {
-                Some(app) => {
-                    show(&progress);
-                    let sample =
-                        round::round(&mut place.server, load, row.variant, app, options.lengths())?;
-                    row.samples.push(sample);
-                    if leaves_work(row.variant) {
-                        // What it still owes Redis comes within a second, and is not the next one's.
-                        thread::sleep(Duration::from_millis(1_100));
-                    }
-                }
-                None if row.variant == RAW => {
-                    show(&progress);
-                    row.samples
-                        .push(round::raw(&mut place.server, load, options.lengths())?);
-                }
-                None => {}
-            }
+                load.name, options.rounds, entrant.row.variant
+            ));
+            entrant.attempt(place, |place, it| it.round(place, load, options))?;
         }
     }
-    Ok(measured)
+    Ok(Measured {
+        load: load.name,
+        about: load.about,
+        variants: entrants.into_iter().map(|it| it.row).collect(),
+    })
 }

@@ -20,8 +20,10 @@ pub(crate) struct Measured {
 #[derive(Serialize)]
 pub(crate) struct Row {
     pub(crate) variant: &'static str,
-    /// Why there are none.
+    /// Why there are none: it cannot do what the load asks.
     pub(crate) unable: Option<String>,
+    /// Why they do not count: it failed.
+    pub(crate) broke: Option<String>,
     /// Bytes per request, where that was measured.
     pub(crate) appended: Option<f64>,
     pub(crate) samples: Vec<Sample>,
@@ -30,7 +32,12 @@ pub(crate) struct Row {
 impl Measured {
     pub(crate) fn row(&self, variant: &str) -> Option<&Row> {
         let mut rows = self.variants.iter();
-        rows.find(|row| row.variant == variant && !row.samples.is_empty())
+        rows.find(|row| row.variant == variant && row.broke.is_none() && !row.samples.is_empty())
+    }
+
+    pub(crate) fn has_broken(&self, variant: &str) -> bool {
+        let mut rows = self.variants.iter();
+        rows.any(|row| row.variant == variant && row.broke.is_some())
     }
 
     /// A figure of `variant`, as a ratio to that of `against` in the same round, or as it is. `best-exact-peer`

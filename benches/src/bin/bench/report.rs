@@ -23,17 +23,27 @@ pub(crate) struct Report {
 impl Report {
     /// Writes `bench.json`, `bench.md` and a chart for each load.
     pub(crate) fn write(&self, folder: &Path) -> Result<(), BoxError> {
-        fs::create_dir_all(folder)?;
-        fs::write(
-            folder.join("bench.json"),
-            serde_json::to_string_pretty(self)?,
-        )?;
-        fs::write(folder.join("bench.md"), self.markdown())?;
+        let write = |name: &str, text: String| {
+            let file = folder.join(name);
+            fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
+        };
+        fs::create_dir_all(folder).map_err(|error| format!("{}: {error}", folder.display()))?;
+        write("bench.json", serde_json::to_string_pretty(self)?)?;
+        write("bench.md", self.markdown())?;
         for measured in &self.loads {
-            let file = folder.join(format!("{}.svg", measured.load));
-            fs::write(file, self.chart(measured))?;
+            write(&format!("{}.svg", measured.load), self.chart(measured))?;
         }
         Ok(())
+    }
+
+    /// Whether a variant of Tollgate broke. What others do is theirs.
+    pub(crate) fn has_broken(&self) -> bool {
+        let mut rows = self.loads.iter().flat_map(|it| &it.variants);
+        rows.any(|row| row.broke.is_some() && row.variant.starts_with("tollgate"))
+    }
+
+    pub(crate) fn meets_all(&self) -> bool {
+        self.targets.iter().all(|it| it.is_met)
     }
 
     pub(crate) fn markdown(&self) -> String {
@@ -62,8 +72,8 @@ impl Report {
             })
         };
         let all: Vec<_> = measured.variants.iter().filter_map(bar).collect();
-        let title = format!("{}: requests per second, of bare Axum's", measured.about);
-        bars(&title, &all, &self.about.replace('\n', " "))
+        let unit = "requests per second, of bare Axum's";
+        bars(measured.about, unit, &all, &self.about)
     }
 }
 
@@ -72,7 +82,12 @@ fn table(measured: &Measured) -> String {
     text += "| variant | req/s of bare | req/s | p50 / p90 / p99 / p99.9 µs | app CPU µs | Redis CPU µs | calls per 100 | bytes | not 200 | what it enforces |\n";
     text += "|---|---:|---:|---:|---:|---:|---:|---:|---:|---|\n";
     for row in &measured.variants {
-        if let Some(why) = &row.unable {
+        let why = match (&row.unable, &row.broke) {
+            (Some(why), _) => Some(why.clone()),
+            (None, why) => why.as_ref().map(|why| format!("**broke**: {why}")),
+        };
+        if let Some(why) = why {
+            let why = why.replace('|', "\\|").replace('\n', " ");
             let _ = writeln!(text, "| {} | | | | | | | | | {why} |", row.variant);
             continue;
         }

@@ -72,23 +72,16 @@ pub(crate) fn round(
     // What is still on its way has been decided, too.
     thread::sleep(Duration::from_millis(10));
     let (_, most) = app.counted()?;
-    if seen.failed > 0.0 {
-        return Err(format!(
-            "{variant} under {}: {} requests failed",
-            load.name, seen.failed
-        )
-        .into());
+    if seen.failed > 0.0 || seen.requests == 0.0 {
+        let (failed, answered) = (seen.failed, seen.requests);
+        return Err(format!("{failed} requests failed, and {answered} were answered").into());
     }
     let bound = load.capacity as f64
         + load.rate as f64 * start.elapsed().as_secs_f64()
         + excess(variant, load.capacity);
     let of_bound = most as f64 / bound;
     if of_bound > 1.0 && variant.starts_with("tollgate") && holds_bound(variant) {
-        let text = format!(
-            "{variant} under {}: {most} admitted, and the bound is {bound:.0}",
-            load.name
-        );
-        return Err(text.into());
+        return Err(format!("{most} admitted, and the bound is {bound:.0}").into());
     }
     let served = served(load, &seen);
     let per_request = |time: Duration| time.as_secs_f64() * 1e6 / served;

@@ -9,10 +9,15 @@ pub(crate) fn judge(target: &Target, measured: &Measured, again: bool) -> Verdic
     let against = target.against.as_deref();
     let spread = measured.figure(target.figure, &target.variant, against);
     let name = name(target, measured);
-    match target.bound {
+    let mut verdict = match target.bound {
         Bound::AtLeast(least) => Verdict::at_least(name, spread, least, again),
         Bound::AtMost(most) => Verdict::at_most(name, spread, most, again),
+    };
+    // What was not asked for, or is not built, is nobody's fault.
+    if [FLOOR, &target.variant].map(|it| measured.has_broken(it)) != [false; 2] {
+        verdict.is_met = false;
     }
+    verdict
 }
 
 /// Whether `variant` has to be measured again to judge this again.

@@ -1,14 +1,14 @@
 //! The load, from a process of its own.
 
 use std::{
-    io::ErrorKind,
+    io::{BufRead, BufReader, ErrorKind, Read},
     process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use serde::Deserialize;
-use tollgate_benches::{BoxError, interrupt};
+use tollgate_benches::{BoxError, Process};
 
 use crate::loads::Load;
 
@@ -39,6 +39,7 @@ pub(crate) fn version() -> Result<String, BoxError> {
     Ok(line.split(" Copyright").next().unwrap_or(line).to_owned())
 }
 
+/// For so long from its first request on.
 pub(crate) fn run(load: &Load, port: u16, length: Duration) -> Result<Seen, BoxError> {
     let url = format!("http://127.0.0.1:{port}/");
     let (connections, tenants) = (load.connections.to_string(), load.tenants.to_string());
@@ -48,13 +49,26 @@ pub(crate) fn run(load: &Load, port: u16, length: Duration) -> Result<Seen, BoxE
     command
         .args(["-t1", "-d60s", "-c", &connections, "-s", script, &url, "--"])
         .args([load.shape, &tenants, "0.99"])
-        .stdout(Stdio::piped());
-    let process = command.spawn().map_err(explain)?;
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut process = Process::start(&mut command).map_err(explain)?;
+    let stdout = process.child().stdout.take().ok_or("its output")?;
+    let (mut output, mut said) = (BufReader::new(stdout), String::new());
+    while !said.ends_with("ready\n") {
+        if output.read_line(&mut said)? == 0 {
+            let mut why = String::new();
+            if let Some(mut stderr) = process.child().stderr.take() {
+                stderr.read_to_string(&mut why)?;
+            }
+            return Err(format!("wrk did not start: {}", why.trim()).into());
+        }
+    }
     thread::sleep(length);
-    interrupt(process.id())?;
-    let output = String::from_utf8(process.wait_with_output()?.stdout)?;
-    let line = output.lines().find(|line| line.starts_with('{'));
-    Ok(serde_json::from_str(line.ok_or("wrk has no result")?)?)
+    process.interrupt()?;
+    output.read_to_string(&mut said)?;
+    let line = said.lines().find(|line| line.starts_with('{'));
+    let line = line.ok_or_else(|| format!("wrk has no result: {}", said.trim()))?;
+    Ok(serde_json::from_str(line)?)
 }
 
 fn explain(error: std::io::Error) -> BoxError {
