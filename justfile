@@ -66,6 +66,8 @@ bench_features := ""
 # One of the others asks for a newer Rust than it needs.
 _bench := "cargo build --release --locked --ignore-rust-version --manifest-path benches/Cargo.toml --features '" + bench_features + "'"
 
+_hot_path := "cargo build --release --locked --manifest-path benches/hot-path/Cargo.toml --bins"
+
 # Tollgate beside bare Axum, a limiter by hand and other limiters (about 15 minutes; `--quick` for a look; `--help`)
 bench *ARGS:
     {{_bench}} --bin bench-app --bin bench
@@ -83,11 +85,11 @@ bench-scale:
 
 # the layer's own cost, and its allocations
 bench-small:
-    cargo bench --locked --ignore-rust-version --manifest-path benches/Cargo.toml --bench layer
-    {{_bench}} --bin bench-allocations
+    cargo bench --locked --manifest-path benches/hot-path/Cargo.toml --bench layer
+    {{_hot_path}}
     benches/target/release/bench-allocations
 
 # instructions of a request through the layer, beside those of the last release (`--store` writes them down; needs valgrind)
 bench-instructions *ARGS:
-    {{_bench}} --bin bench-instructions --bin bench-hot-path
+    {{_hot_path}}
     benches/target/release/bench-instructions {{ARGS}}

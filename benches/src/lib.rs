@@ -1,7 +1,6 @@
 //! What the benchmarks have in common.
 
 mod chart;
-mod hot_path;
 mod machine;
 mod processes;
 mod progress;
@@ -14,7 +13,6 @@ mod verdict;
 
 pub use self::{
     chart::{Bar, bars},
-    hot_path::Way,
     machine::machine,
     processes::{Process, end_on_signals},
     progress::show,

@@ -34,7 +34,7 @@ Shows where it is on stderr, prints tables in Markdown, and writes them with the
 folder. Ends with 1 if a target of benches/targets.toml is missed twice in a row or a variant of Tollgate breaks, and with
 2 if it cannot measure. Needs `wrk` and `redis-server`.
 
-  --quick        short rounds, two of each: a look, in about 2 minutes; misses are shown and not tried again
+  --quick        short rounds, two of each: a look, in about 3 minutes; misses are shown and not tried again
   --only WORDS   only loads and variants whose LOAD/VARIANT contains one of these, separated by commas; the floor is
                  always there, and what a target compares with
   --rounds N     rounds of each variant (5)

@@ -1,6 +1,6 @@
 //! Sends requests one way through the layer, to be counted from outside: `bench-hot-path WAY REQUESTS`.
 
-use tollgate_benches::{BoxError, Way};
+use tollgate_hot_path::{BoxError, Way};
 
 fn main() -> Result<(), BoxError> {
     let args: Vec<_> = std::env::args().collect();

@@ -2,7 +2,7 @@
 
 use divan::{Bencher, black_box};
 use tollgate::{KeySpace, LimitName, Tenant};
-use tollgate_benches::Way;
+use tollgate_hot_path::Way;
 
 fn main() {
     divan::main();
