@@ -34,7 +34,7 @@ local MAX_PX = 9007199254740992
 -- Forgives the rounding of refill arithmetic in the reply. It is never stored, so it does not add up.
 local SLACK = 1e-6
 
-local call, floor = redis.call, math.floor
+local call, floor, find = redis.call, math.floor, string.find
 local KEYS, ARGV = KEYS, ARGV
 
 local k = #KEYS
@@ -47,7 +47,7 @@ end
 -- As in token_bucket.lua: what is known to be a number, arithmetic reads.
 for i = 1, #ARGV do
   local it = ARGV[i]
-  if not string.find(it, '^%d+%.?%d*$') and not (string.find(it, '^[%d.eE+-]+$') and tonumber(it)) then
+  if not find(it, '^%d+%.?%d*$') and not (find(it, '^[%d.eE+-]+$') and tonumber(it)) then
     return { err = 'ERR tollgate: arguments must be finite decimal numbers' }
   end
 end

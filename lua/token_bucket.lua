@@ -40,7 +40,7 @@ local MAX_PX = 9007199254740992
 -- Forgives the rounding of refill arithmetic in comparisons. It is never stored, so it does not add up.
 local SLACK = 1e-6
 
-local call, floor = redis.call, math.floor
+local call, floor, find = redis.call, math.floor, string.find
 -- A global is looked up by its name each time. What one bucket takes once, it looks up where it takes it.
 local KEYS, ARGV = KEYS, ARGV
 
@@ -48,7 +48,7 @@ local KEYS, ARGV = KEYS, ARGV
 -- kind; tonumber alone would take " 1" and "0x10", too.
 for i = 1, #ARGV do
   local it = ARGV[i]
-  if not string.find(it, '^%d+%.?%d*$') and not (string.find(it, '^[%d.eE+-]+$') and tonumber(it)) then
+  if not find(it, '^%d+%.?%d*$') and not (find(it, '^[%d.eE+-]+$') and tonumber(it)) then
     return { err = 'ERR tollgate: arguments must be finite decimal numbers' }
   end
 end
