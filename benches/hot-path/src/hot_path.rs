@@ -5,17 +5,20 @@ use std::{
     future::{Ready, ready},
     pin::pin,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use axum::body::Body;
 use http::{Request, Response, StatusCode};
 use tollgate::{
-    FailurePolicy, Headers, Limiter, MemoryStore, Metrics, Quota, Quotas, RateLimitLayer,
-    RouteCosts, Tenant,
+    FailurePolicy, Headers, LeaseSettings, LimitName, LimitRule, Limiter, MemoryStore, Metrics,
+    Quota, Quotas, RateLimitLayer, RouteCosts, Store, Tenant,
 };
+use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture};
 use tower::{Layer, Service, service_fn};
 
-/// Ways through the layer, over a store in memory.
+/// Ways through the layer, over a store in memory. Those from [`Asked`](Self::Asked) on take it for one that is
+/// elsewhere, and so go through all stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
     /// The service alone.
@@ -24,15 +27,24 @@ pub enum Way {
     AllowedHeaderless,
     AllowedMetrics,
     Denied,
+    /// The store is asked.
+    Asked,
+    /// It is known that the store would deny it.
+    DenialCached,
+    /// It is paid for by a lease.
+    Leased,
 }
 
 impl Way {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 8] = [
         Self::Floor,
         Self::Allowed,
         Self::AllowedHeaderless,
         Self::AllowedMetrics,
         Self::Denied,
+        Self::Asked,
+        Self::DenialCached,
+        Self::Leased,
     ];
 
     #[must_use]
@@ -43,6 +55,9 @@ impl Way {
             Self::AllowedHeaderless => "allowed-headerless",
             Self::AllowedMetrics => "allowed-metrics",
             Self::Denied => "denied",
+            Self::Asked => "asked",
+            Self::DenialCached => "denial-cached",
+            Self::Leased => "leased",
         }
     }
 
@@ -63,31 +78,101 @@ impl Way {
         if self == Self::Floor {
             return sender(tenant, StatusCode::OK, service);
         }
-        let quota = match self {
-            Self::Denied => Quota::new(1, "1/d"),
-            _ => Quota::new(1_000_000_000, 1_000_000),
+        let is_denied = matches!(self, Self::Denied | Self::DenialCached);
+        let quota = if is_denied {
+            Quota::new(1, "1/d")
+        } else {
+            Quota::new(1_000_000_000, 1_000_000)
         };
-        let mut builder = Limiter::builder(MemoryStore::new())
-            .quotas(Quotas::new(quota.expect("a quota")))
+        let rule = LimitRule::new(LimitName::default(), quota.expect("a quota"));
+        let rule = if self == Self::Leased {
+            rule.leased()
+        } else {
+            rule
+        };
+        // Claims are made here.
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.enable_time().build().expect("a runtime");
+        let entered = runtime.enter();
+        let mut builder = match self {
+            Self::Asked | Self::DenialCached | Self::Leased => {
+                Limiter::builder(Elsewhere(MemoryStore::new()))
+            }
+            _ => Limiter::builder(MemoryStore::new()),
+        };
+        builder = builder
+            .quotas(Quotas::default().limit(rule))
             .on_store_failure(FailurePolicy::Closed);
+        if self == Self::Leased {
+            // However slowly they are counted, none of them expires.
+            let mut leases = LeaseSettings::default();
+            leases.life = Duration::from_secs(60);
+            leases.target = leases.life;
+            builder = builder.leases(leases);
+        }
         if self == Self::AllowedMetrics {
             builder = builder.observer(Metrics::new());
         }
         let layer = RateLimitLayer::new(builder.build().expect("a limiter"))
             .with_costs(RouteCosts::default())
             .expect("costs");
+        drop(entered);
         let layer = match self {
             Self::AllowedHeaderless => layer.with_headers(Headers::RetryAfterOnly),
             _ => layer,
         };
         let service = layer.layer(service);
-        if self == Self::Denied {
+        if is_denied {
             // The one token that there is.
             sender(tenant.clone(), StatusCode::OK, service.clone())();
             return sender(tenant, StatusCode::TOO_MANY_REQUESTS, service);
         }
-        sender(tenant, StatusCode::OK, service)
+        if self != Self::Leased {
+            return sender(tenant, StatusCode::OK, service);
+        }
+        let mut first = service.clone();
+        runtime.block_on(async {
+            // Until enough is claimed at a time that no request has to wait for more.
+            for _ in 0..5_000 {
+                let answer = first.call(request(&tenant)).await;
+                assert!(answer.is_ok_and(|response| response.status() == StatusCode::OK));
+                tokio::task::yield_now().await;
+            }
+        });
+        let mut send = sender(tenant, StatusCode::OK, service);
+        let mut requests = 0;
+        Box::new(move || {
+            send();
+            requests += 1;
+            // Often enough that no claim comes too late, and so seldom that it does not count.
+            if requests % 64 == 0 {
+                runtime.block_on(async {
+                    for _ in 0..4 {
+                        tokio::task::yield_now().await;
+                    }
+                });
+            }
+        })
     }
+}
+
+/// A store in memory that passes for one that is asked over a network.
+struct Elsewhere(MemoryStore);
+
+impl Store for Elsewhere {
+    fn check(&self, check: Check) -> CheckFuture {
+        CheckFuture::new(self.0.check(check))
+    }
+
+    fn adjust(&self, adjustment: Adjustment) -> AdjustFuture {
+        AdjustFuture::new(self.0.adjust(adjustment))
+    }
+}
+
+fn request(tenant: &Tenant) -> Request<Body> {
+    let mut request = Request::new(Body::empty());
+    request.extensions_mut().insert(tenant.clone());
+    request
 }
 
 fn answer(_: Request<Body>) -> Ready<Result<Response<Body>, Infallible>> {
@@ -99,9 +184,7 @@ where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible> + 'static,
 {
     Box::new(move || {
-        let mut request = Request::new(Body::empty());
-        request.extensions_mut().insert(tenant.clone());
-        let future = pin!(service.call(request));
+        let future = pin!(service.call(request(&tenant)));
         // A store in memory never lets it wait.
         let Poll::Ready(Ok(response)) = future.poll(&mut Context::from_waker(Waker::noop())) else {
             panic!("not ready at once");

@@ -144,6 +144,13 @@ impl Check {
         self
     }
 
+    /// Wants an answer however late.
+    #[must_use]
+    pub const fn without_deadline(mut self) -> Self {
+        self.deadline = None;
+        self
+    }
+
     /// When an answer is of no use any more.
     #[must_use]
     pub const fn deadline(&self) -> Option<Instant> {

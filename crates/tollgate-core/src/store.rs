@@ -5,7 +5,7 @@ use std::{
     fmt,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use crate::{Adjustment, Check, Decision, KeySpace};
@@ -113,8 +113,15 @@ pub struct StoreFuture<T>(Inner<T>);
 
 enum Inner<T> {
     Ready(Option<Result<T, StoreError>>),
-    Pending(Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>),
+    Pending {
+        future: Pin<Box<dyn Future<Output = Result<T, StoreError>> + Send>>,
+        look: Option<Look<T>>,
+    },
 }
+
+/// What all the stages that the answer passes do with it. One future is polled for them all: with one around the
+/// other, each would be polled, and move the answer, once more.
+type Look<T> = Box<dyn FnOnce(&Result<T, StoreError>) + Send>;
 
 impl<T> StoreFuture<T> {
     /// An answer known already.
@@ -122,7 +129,8 @@ impl<T> StoreFuture<T> {
         Self(Inner::Ready(Some(answer)))
     }
 
-    /// Tells `look` the answer when it is there. If it never is, `look` is dropped.
+    /// Tells `look` the answer when it is there, after all who were to be told before. If it never is, `look` is
+    /// dropped.
     pub fn inspect(self, look: impl FnOnce(&Result<T, StoreError>) + Send + 'static) -> Self
     where
         T: 'static,
@@ -134,11 +142,20 @@ impl<T> StoreFuture<T> {
                 }
                 Self(Inner::Ready(answer))
             }
-            Inner::Pending(future) => Self::new(async move {
-                let answer = future.await;
-                look(&answer);
-                answer
-            }),
+            Inner::Pending {
+                future,
+                look: former,
+            } => {
+                let look: Look<T> = match former {
+                    None => Box::new(look),
+                    Some(former) => Box::new(move |answer| {
+                        former(answer);
+                        look(answer);
+                    }),
+                };
+                let look = Some(look);
+                Self(Inner::Pending { future, look })
+            }
         }
     }
 
@@ -156,7 +173,10 @@ impl<T> StoreFuture<T> {
 
     /// An answer to come.
     pub fn new(future: impl Future<Output = Result<T, StoreError>> + Send + 'static) -> Self {
-        Self(Inner::Pending(Box::pin(future)))
+        Self(Inner::Pending {
+            future: Box::pin(future),
+            look: None,
+        })
     }
 }
 
@@ -173,7 +193,13 @@ impl<T> Future for StoreFuture<T> {
             Inner::Ready(answer) => {
                 Poll::Ready(answer.take().expect("StoreFuture polled after completion"))
             }
-            Inner::Pending(future) => future.as_mut().poll(cx),
+            Inner::Pending { future, look } => {
+                let answer = ready!(future.as_mut().poll(cx));
+                if let Some(look) = look.take() {
+                    look(&answer);
+                }
+                Poll::Ready(answer)
+            }
         }
     }
 }
@@ -182,7 +208,7 @@ impl<T: fmt::Debug> fmt::Debug for StoreFuture<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Inner::Ready(answer) => f.debug_tuple("Ready").field(answer).finish(),
-            Inner::Pending(_) => f.debug_struct("Pending").finish_non_exhaustive(),
+            Inner::Pending { .. } => f.debug_struct("Pending").finish_non_exhaustive(),
         }
     }
 }
@@ -313,5 +339,89 @@ impl ErrorKind {
             Self::NotABucket | Self::Other => "other",
             Self::BreakerOpen => "breaker_open",
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::{pending, poll_fn},
+        pin::pin,
+        sync::Mutex,
+        task::Waker,
+    };
+
+    use super::*;
+
+    type Log = Arc<Mutex<Vec<String>>>;
+
+    /// Writes down that it was dropped.
+    struct Looker(&'static str, Log);
+
+    impl Looker {
+        fn write(&self, what: &str) {
+            let line = format!("{} {what}", self.0);
+            self.1.lock().expect("no panic").push(line);
+        }
+    }
+
+    impl Drop for Looker {
+        fn drop(&mut self) {
+            self.write("goes");
+        }
+    }
+
+    fn looked_at(future: StoreFuture<u8>, log: &Log) -> StoreFuture<u8> {
+        let look = |name| {
+            let looker = Looker(name, log.clone());
+            move |answer: &Result<u8, StoreError>| {
+                looker.write(&format!("sees {:?}", answer.as_ref().ok()));
+            }
+        };
+        future.inspect(look("first")).inspect(look("second"))
+    }
+
+    fn poll<T>(future: &mut StoreFuture<T>) -> Poll<Result<T, StoreError>> {
+        pin!(future).poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn all_who_look_see_the_answer_once_in_their_order() {
+        let log = Log::default();
+        let mut polls = 0;
+        let later = StoreFuture::new(poll_fn(move |_| {
+            polls += 1;
+            if polls < 2 {
+                Poll::Pending
+            } else {
+                Poll::Ready(Ok(1))
+            }
+        }));
+        let mut later = looked_at(later, &log);
+        assert!(poll(&mut later).is_pending());
+        assert!(log.lock().expect("no panic").is_empty());
+        assert!(matches!(poll(&mut later), Poll::Ready(Ok(1))));
+        drop(later);
+        let seen = [
+            "first sees Some(1)",
+            "first goes",
+            "second sees Some(1)",
+            "second goes",
+        ];
+        assert_eq!(*log.lock().expect("no panic"), seen);
+
+        log.lock().expect("no panic").clear();
+        let _ready = looked_at(StoreFuture::ready(Ok(1)), &log);
+        assert_eq!(*log.lock().expect("no panic"), seen);
+    }
+
+    #[test]
+    fn those_who_have_seen_nothing_go_with_the_future() {
+        let log = Log::default();
+        let mut never = looked_at(StoreFuture::new(pending()), &log);
+        assert!(poll(&mut never).is_pending());
+        drop(never);
+        let gone = ["first goes", "second goes"];
+        assert_eq!(*log.lock().expect("no panic"), gone);
     }
 }

@@ -106,8 +106,10 @@ pub(crate) struct Breaker<S> {
     store: S,
     settings: BreakerSettings,
     panel: Arc<Panel>,
-    /// By the number of the server.
-    circuits: RwLock<Vec<Arc<Circuit>>>,
+    /// Of the first server, which most stores have alone.
+    first: Arc<Circuit>,
+    /// Of the others, by their number less one.
+    others: RwLock<Vec<Arc<Circuit>>>,
 }
 
 impl<S: Store> Breaker<S> {
@@ -117,31 +119,32 @@ impl<S: Store> Breaker<S> {
             observer,
             states: Mutex::new(Vec::new()),
         };
+        let panel = Arc::new(panel);
         Self {
             store,
             settings,
-            panel: Arc::new(panel),
-            circuits: RwLock::new(Vec::new()),
+            first: Arc::new(Circuit::new(0, settings, panel.clone())),
+            others: RwLock::new(Vec::new()),
+            panel,
         }
     }
 
     /// The circuit of the server that has the buckets under `tag`.
     fn circuit(&self, tag: &str) -> Arc<Circuit> {
-        let node = self.store.node(tag);
-        let known = self.circuits.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(circuit) = known.get(node) {
+        let Some(index) = self.store.node(tag).checked_sub(1) else {
+            return self.first.clone();
+        };
+        let known = self.others.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(circuit) = known.get(index) {
             return circuit.clone();
         }
         drop(known);
-        let mut circuits = self
-            .circuits
-            .write()
-            .unwrap_or_else(PoisonError::into_inner);
-        while circuits.len() <= node {
-            let circuit = Circuit::new(circuits.len(), self.settings, self.panel.clone());
+        let mut circuits = self.others.write().unwrap_or_else(PoisonError::into_inner);
+        while circuits.len() <= index {
+            let circuit = Circuit::new(circuits.len() + 1, self.settings, self.panel.clone());
             circuits.push(Arc::new(circuit));
         }
-        circuits[node].clone()
+        circuits[index].clone()
     }
 }
 
@@ -151,7 +154,7 @@ impl<S: Store> Store for Breaker<S> {
     fn check(&self, check: Check) -> CheckFuture {
         let deadline = check.deadline().map(Instant::from_std);
         let circuit = self.circuit(check.tag());
-        let Some(turn) = circuit.admit(Instant::now(), deadline) else {
+        let Some(turn) = circuit.admit(deadline) else {
             return CheckFuture::ready(Err(open()));
         };
         let ticket = Ticket {
@@ -264,8 +267,12 @@ impl Circuit {
     }
 
     /// Lets a call through in this turn, or not.
-    fn admit(&self, now: Instant, deadline: Option<Instant>) -> Option<u64> {
+    fn admit(&self, deadline: Option<Instant>) -> Option<u64> {
         let mut position = self.lock();
+        if let State::Closed { .. } = position.state {
+            return Some(position.turn);
+        }
+        let now = Instant::now();
         if let State::Open { until, cool_down } = position.state
             && now >= until
         {

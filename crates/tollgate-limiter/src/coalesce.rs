@@ -127,17 +127,21 @@ impl<S: Store> Store for Coalesce<S> {
             return self.shared.store.check(check);
         }
         let now = Instant::now();
-        let key = Key(check.clone());
+        let key = Key::new(check.clone(), &self.shared.hasher);
         let joined = self.shared.flights(&key).join(key.clone(), now, |started| {
-            self.shared.wait(check.clone(), *started, now)
+            self.shared.wait(&check, *started, now)
         });
         match joined {
-            Joined::First(number) => self.shared.call(check, Some((key, number))),
-            Joined::Alone => self.shared.call(check, None),
+            Joined::First(number) => self.shared.call(check, now, Some((key, number))),
+            Joined::Alone => self.shared.call(check, now, None),
             Joined::Behind(place, waiting) => {
-                let shared = self.shared.clone();
-                let seat = Seat { shared, key, place };
-                CheckFuture::new(waiting.answer(seat, check))
+                let seat = Seat {
+                    shared: self.shared.clone(),
+                    key,
+                    place,
+                    is_taken: true,
+                };
+                CheckFuture::new(waiting.answer(seat))
             }
         }
     }
@@ -178,17 +182,17 @@ impl<S> Shared<S> {
         reason = "any bits of the hash will do"
     )]
     fn flights(&self, key: &Key) -> &Flights<Key, Instant, Waiter> {
-        &self.flights[self.hasher.hash_one(key.0.tag()) as usize % SHARDS]
+        &self.flights[key.hash as usize % SHARDS]
     }
 
     /// Lets `check` wait for the call that has `started` to end, if it can.
-    fn wait(&self, check: Check, started: Instant, now: Instant) -> Option<(Waiter, Waiting)> {
+    fn wait(&self, check: &Check, started: Instant, now: Instant) -> Option<(Waiter, Waiting)> {
         let deadline = check.deadline().map(Instant::from_std);
         let until = self.may_wait_until(deadline, started, now)?;
         let runtime = Handle::try_current().ok()?;
         let (sender, receiver) = oneshot::channel();
         let waiter = Waiter {
-            check,
+            deadline,
             runtime,
             answer: sender,
         };
@@ -222,8 +226,13 @@ impl<S> Shared<S> {
 
 impl<S: Store> Shared<S> {
     /// Makes a call within the future of the one who asks: the one in flight of that number for that key, if any.
-    fn call(self: &Arc<Self>, check: Check, flight: Option<(Key, u64)>) -> CheckFuture {
-        let call = Call::new(self.clone(), Instant::now(), flight);
+    fn call(
+        self: &Arc<Self>,
+        check: Check,
+        started: Instant,
+        flight: Option<(Key, u64)>,
+    ) -> CheckFuture {
+        let call = Call::new(self.clone(), started, flight);
         self.store
             .check(check)
             .inspect(move |answer| call.ended(answer))
@@ -232,8 +241,8 @@ impl<S: Store> Shared<S> {
     /// Has the call in flight that has `started` now made for those who have gathered, in a task of its own.
     fn send(self: &Arc<Self>, key: Key, started: Instant, next: Next<Waiter>, runtime: &Handle) {
         // Made before the task: if that never runs, it still ends.
+        let batch = Batch::new(key.check.clone(), next.waiters);
         let call = Call::new(self.clone(), started, Some((key, next.number)));
-        let batch = Batch::new(next.waiters);
         let runtime = self.runtime.as_ref().unwrap_or(runtime);
         runtime.spawn(self.clone().call_for(batch, call));
     }
@@ -246,7 +255,7 @@ impl<S: Store> Shared<S> {
         let deadline = deadline.unwrap_or_else(|| Instant::now() + LONGEST);
         let answer = timeout_at(deadline, self.store.check(check)).await;
         let answer = answer.unwrap_or_else(|_| Err(late()));
-        call.ended(&answer);
+        call.observe(&answer, Instant::now());
         let served = batch.answer(answer);
         // But for the call that was made.
         for _ in 1..served {
@@ -255,13 +264,28 @@ impl<S: Store> Shared<S> {
     }
 }
 
-/// What checks that can share a call have in common.
+/// What checks that can share a call have in common: one of them.
 #[derive(Clone)]
-struct Key(Check);
+struct Key {
+    check: Check,
+    hash: u64,
+}
+
+impl Key {
+    fn new(check: Check, hasher: &RandomState) -> Self {
+        let mut state = hasher.build_hasher();
+        for charge in check.charges() {
+            charge.key.hash(&mut state);
+            charge.cost.hash(&mut state);
+        }
+        let hash = state.finish();
+        Self { check, hash }
+    }
+}
 
 impl PartialEq for Key {
     fn eq(&self, other: &Self) -> bool {
-        let (a, b) = (&self.0, &other.0);
+        let (a, b) = (&self.check, &other.check);
         let same = |(a, b): (&Charge, &Charge)| {
             a.key == b.key && a.limit.quota == b.limit.quota && a.cost == b.cost
         };
@@ -276,10 +300,7 @@ impl Eq for Key {}
 
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for charge in self.0.charges() {
-            charge.key.hash(state);
-            charge.cost.hash(state);
-        }
+        state.write_u64(self.hash);
     }
 }
 
@@ -299,20 +320,25 @@ impl<S: Store> Call<S> {
         }
     }
 
+    /// The answer is there.
+    fn ended(mut self, answer: &Answer) {
+        let now = Instant::now();
+        self.observe(answer, now);
+        self.go_on(now);
+    }
+
     /// An error may come without a round trip.
-    fn ended(&self, answer: &Answer) {
+    fn observe(&self, answer: &Answer, now: Instant) {
         if answer.is_ok() {
-            self.shared.round_trip.observe(self.started.elapsed());
+            self.shared.round_trip.observe(now - self.started);
         }
     }
-}
 
-impl<S: Store> Drop for Call<S> {
-    fn drop(&mut self) {
+    /// Ends the flight, if there is one that has not.
+    fn go_on(&mut self, now: Instant) {
         let Some((key, number)) = self.flight.take() else {
             return;
         };
-        let now = Instant::now();
         let Some(next) = self.shared.flights(&key).end(&key, number, now) else {
             return;
         };
@@ -323,9 +349,18 @@ impl<S: Store> Drop for Call<S> {
     }
 }
 
+impl<S: Store> Drop for Call<S> {
+    fn drop(&mut self) {
+        if self.flight.is_some() {
+            self.go_on(Instant::now());
+        }
+    }
+}
+
 /// One for whom the next call is made.
 struct Waiter {
-    check: Check,
+    /// Of its check.
+    deadline: Option<Instant>,
     /// Where the next call can be made: a call may end outside of any runtime.
     runtime: Handle,
     /// Dropped without an answer if the call is never made.
@@ -334,13 +369,16 @@ struct Waiter {
 
 /// Those for whom one call is made. Once it has been sent, none of them goes without an answer.
 struct Batch {
+    /// What each of them asks for.
+    check: Check,
     waiters: Vec<Waiter>,
     is_sent: bool,
 }
 
 impl Batch {
-    const fn new(waiters: Vec<Waiter>) -> Self {
+    const fn new(check: Check, waiters: Vec<Waiter>) -> Self {
         Self {
+            check,
             waiters,
             is_sent: false,
         }
@@ -349,18 +387,16 @@ impl Batch {
     /// The check that asks for all who have not left. `None` if all have.
     fn send(&mut self) -> Option<Check> {
         self.waiters.retain(|waiter| !waiter.answer.is_closed());
-        // No deadline is later than any.
-        let is_later = |a: &Check, b: &Check| match (a.deadline(), b.deadline()) {
-            (Some(a), Some(b)) => a > b,
-            (None, _) => true,
-            (_, None) => false,
-        };
-        let checks = self.waiters.iter().map(|waiter| &waiter.check);
-        let latest = checks.reduce(|a, b| if is_later(b, a) { b } else { a })?;
         let count = NonZeroU64::new(self.waiters.len() as u64)?;
-        let check = latest.clone().with_count(count);
+        let mut deadlines = self.waiters.iter().map(|waiter| waiter.deadline);
+        // None at all is later than any.
+        let latest = deadlines.try_fold(None, |latest, it| it.map(|it| latest.max(Some(it))));
+        let check = self.check.clone().with_count(count);
         self.is_sent = true;
-        Some(check)
+        Some(match latest.flatten() {
+            Some(latest) => check.with_deadline(latest.into_std()),
+            None => check.without_deadline(),
+        })
     }
 
     /// Gives each its own, and says how many were there to get a decision. One who has left loses it.
@@ -403,19 +439,26 @@ struct Waiting {
 }
 
 impl Waiting {
-    async fn answer<S: Store>(mut self, seat: Seat<S>, check: Check) -> Answer {
+    async fn answer<S: Store>(mut self, mut seat: Seat<S>) -> Answer {
         let mut answer = timeout_at(self.until, &mut self.answer).await;
         if answer.is_err() {
             seat.take_over();
-            let deadline = check.deadline().map(Instant::from_std);
+            let deadline = seat.key.check.deadline().map(Instant::from_std);
             let last = deadline.unwrap_or_else(|| Instant::now() + LONGEST + TICK);
             answer = timeout_at(last, &mut self.answer).await;
         }
+        let Ok(answer) = answer else {
+            return Err(late());
+        };
+        // Whoever answers, or drops the other side, has taken it from its place.
+        seat.is_taken = false;
         match answer {
-            Ok(Ok(answer)) => answer,
+            Ok(answer) => answer,
             // Its call was never made.
-            Ok(Err(_)) => seat.shared.call(check, None).await,
-            Err(_) => Err(late()),
+            Err(_) => {
+                let check = seat.key.check.clone();
+                seat.shared.call(check, Instant::now(), None).await
+            }
         }
     }
 }
@@ -425,6 +468,8 @@ struct Seat<S> {
     shared: Arc<Shared<S>>,
     key: Key,
     place: u64,
+    /// Whether there may be one to give up.
+    is_taken: bool,
 }
 
 impl<S> Seat<S> {
@@ -443,8 +488,10 @@ impl<S> Seat<S> {
 
 impl<S> Drop for Seat<S> {
     fn drop(&mut self) {
-        let flights = self.shared.flights(&self.key);
-        flights.leave(&self.key, self.place);
+        if self.is_taken {
+            let flights = self.shared.flights(&self.key);
+            flights.leave(&self.key, self.place);
+        }
     }
 }
 

@@ -85,7 +85,11 @@ impl<S> DenialCache<S> {
     /// The denial of `check`, if it is known without asking the store. It counts as a saved call.
     #[must_use]
     pub fn known(&self, check: &Check) -> Option<Decision> {
-        let decision = self.denials.answer(check, Instant::now())?;
+        self.known_at(check, Instant::now())
+    }
+
+    fn known_at(&self, check: &Check, now: Instant) -> Option<Decision> {
+        let decision = self.denials.answer(check, now)?;
         self.observer.call_saved(SavedBy::DenialCache);
         Some(decision)
     }
@@ -96,7 +100,7 @@ impl<S> DenialCache<S> {
 impl<S: Store> Store for DenialCache<S> {
     fn check(&self, check: Check) -> CheckFuture {
         let now = Instant::now();
-        if let Some(decision) = self.known(&check) {
+        if let Some(decision) = self.known_at(&check, now) {
             return CheckFuture::ready(Ok(decision));
         }
         let (denials, asked) = (self.denials.clone(), check.clone());
@@ -168,19 +172,19 @@ impl Denials {
         let shards = check.shards();
         let find = |charge| self.find(charge, shards, now);
         // Of most buckets nothing is known: no decision is made up for them in vain.
-        enforcing.iter().find_map(find)?;
+        let (first, denial) =
+            (enforcing.iter().enumerate()).find_map(|(i, charge)| Some((i, find(charge)?)))?;
+        let mut found = Some(denial);
         let mut decision = check.clone().decide(0, Source::DenialCache, []);
-        for (limit, charge) in decision.limits.iter_mut().zip(enforcing) {
-            if let Some(denial) = find(charge) {
+        for (limit, charge) in decision.limits.iter_mut().zip(enforcing).skip(first) {
+            if let Some(denial) = found.take().or_else(|| find(charge)) {
                 limit.remaining = Some(denial.remaining);
                 limit.wait = denial.wait(charge.cost, now);
                 // Only a look that has denied something makes a bucket worth keeping.
                 let _ = self.known.get(&charge.key);
             }
         }
-        // What was found first may have become void meanwhile.
-        let denies = decision.limits.iter().any(LimitDecision::lacked_tokens);
-        denies.then_some(decision)
+        Some(decision)
     }
 
     /// What is known to deny `charge` at `now`.

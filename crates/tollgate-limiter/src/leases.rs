@@ -16,7 +16,8 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tollgate_core::{
-    AdjustFuture, Adjustment, Check, CheckFuture, Decision, KeySpace, Source, Store, Wait,
+    AdjustFuture, Adjustment, Check, CheckFuture, Decision, KeySpace, MAX_CHARGES, Source, Store,
+    Wait,
 };
 
 use self::{
@@ -154,7 +155,7 @@ impl<S: Store> Store for Leases<S> {
         }
         match request.way {
             Way::Spend(spent) => {
-                shared.count(&spent.payer, 1, false);
+                shared.count(spent.other_payer.as_ref().unwrap_or(&check), 1, false);
                 shared.spare_call();
                 CheckFuture::ready(Ok(allow(check, &spent)))
             }
@@ -263,15 +264,15 @@ fn is_leasable(check: &Check) -> bool {
 
 /// Allows what was paid for.
 fn allow(check: Check, spent: &Spent) -> Decision {
-    let payer = check.clone();
-    let enforcing = payer.charges().len() - payer.shadow();
-    let pairs = payer.charges().iter().zip(&*spent.states).enumerate();
-    let states = pairs.map(|(i, (charge, &(remaining, wait)))| {
+    let enforcing = check.charges().len() - check.shadow();
+    let pairs = check.charges().iter().zip(&*spent.states).enumerate();
+    let mut states = [(0, Wait::None); MAX_CHARGES];
+    for (state, (i, (charge, &(remaining, wait)))) in states.iter_mut().zip(pairs) {
         let held = spent.unspent.saturating_mul(charge.cost.tokens());
         let remaining = remaining.saturating_add(held);
         let wait = if i < enforcing { Wait::None } else { wait };
-        (remaining.min(charge.limit.quota.capacity()), wait)
-    });
+        *state = (remaining.min(charge.limit.quota.capacity()), wait);
+    }
     check.decide(1, Source::Lease, states)
 }
 

@@ -16,6 +16,7 @@ use tokio::{
 use tollgate_core::{ErrorKind, StoreError};
 
 use crate::{
+    arguments::Arguments,
     config::SETUP_TIMEOUT,
     connections::Current,
     failure::{not_charged, without_connection},
@@ -139,7 +140,7 @@ impl<L: Lane> Cluster<L> {
         mut node: Arc<Node<L>>,
         mut current: Current<L::Client>,
         script: Name,
-        args: &(impl Fn(&str) -> Vec<String> + Sync),
+        args: &(impl Fn(&str) -> Arguments + Sync),
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let (mut asking, mut left) = (Asking::No, REDIRECTIONS);

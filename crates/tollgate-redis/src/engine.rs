@@ -9,7 +9,7 @@ use tollgate_core::{
 };
 
 use crate::{
-    arguments,
+    arguments::{self, Arguments},
     cluster::Cluster,
     connections::Current,
     gather::Gather,
@@ -145,7 +145,7 @@ impl<L: Lane> Engine<L> {
         tag: &str,
         script: Name,
         deadline: Option<Instant>,
-        args: impl Fn(&str) -> Vec<String> + Send + Sync + 'static,
+        args: impl Fn(&str) -> Arguments + Send + Sync + 'static,
         read: impl FnOnce(&Reply) -> Result<T, StoreError> + Send + 'static,
     ) -> StoreFuture<T> {
         let inner = self.inner.clone();
@@ -172,7 +172,7 @@ impl<L: Lane> Engine<L> {
         &self,
         tag: &str,
         script: Name,
-        args: impl Fn(&str) -> Vec<String> + Sync,
+        args: impl Fn(&str) -> Arguments + Sync,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let node = self.inner.node(tag)?;
@@ -216,7 +216,7 @@ impl<L: Lane> Inner<L> {
         node: Arc<Node<L>>,
         current: Current<L::Client>,
         script: Name,
-        args: &(impl Fn(&str) -> Vec<String> + Sync),
+        args: &(impl Fn(&str) -> Arguments + Sync),
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         match &self.servers {

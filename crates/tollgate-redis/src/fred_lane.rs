@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use fred::{
+    bytes::Bytes,
     clients,
     error::{Error, ErrorKind},
-    interfaces::{ClientLike, LuaInterface},
+    interfaces::{ClientLike, LuaInterface, Resp3Frame},
     types::{
         ClusterHash, ConnectHandle, CustomCommand, Value,
         config::{Config, Options},
@@ -15,6 +16,7 @@ use tokio::time::sleep;
 use tollgate_core::StoreError;
 
 use crate::{
+    arguments::Arguments,
     config, fred_failure as failure,
     lane::{Asking, Client, Lane},
     reply::Reply,
@@ -84,7 +86,7 @@ impl Drop for FredLane {
 impl Client for clients::Client {
     async fn evalsha(
         &self,
-        args: Vec<String>,
+        args: Arguments,
         asking: Asking,
         patience: Duration,
     ) -> Result<Reply, StoreError> {
@@ -92,11 +94,19 @@ impl Client for clients::Client {
         // Not fred's `evalsha`: a client with options does not have it, but derefs to one without options
         // that does, and so would wait in the queue of a lost connection.
         let evalsha = custom("EVALSHA");
+        let args = args.into_bytes().collect();
         let reply = match asking {
-            Asking::No => self.with_options(&options).custom(evalsha, args).await,
-            Asking::Yes => after_asking(self, &options, evalsha, args).await,
+            Asking::No => {
+                let client = self.with_options(&options);
+                // What it makes of a reply on the way to values of its own is not needed.
+                client.custom_raw(evalsha, args).await.and_then(read_raw)
+            }
+            // Rare, and a future that is much larger.
+            Asking::Yes => Box::pin(after_asking(self, &options, evalsha, args))
+                .await
+                .map(read),
         };
-        reply.map(read).map_err(|error| failure::of_call(&error))
+        reply.map_err(|error| failure::of_call(&error))
     }
 
     async fn script_load(&self, source: &str) -> Result<(), StoreError> {
@@ -127,7 +137,7 @@ async fn after_asking(
     client: &clients::Client,
     options: &Options,
     command: CustomCommand,
-    args: Vec<String>,
+    args: Vec<Bytes>,
 ) -> Result<Value, Error> {
     let pipeline = client.pipeline();
     let both = pipeline.with_options(options);
@@ -137,6 +147,22 @@ async fn after_asking(
     both.custom::<Value, _>(command, args).await?;
     let last = pipeline.try_all::<Value>().await.pop();
     last.unwrap_or_else(|| Err(Error::new(ErrorKind::Protocol, "no reply")))
+}
+
+/// Reads what came from the server.
+///
+/// # Errors
+///
+/// If it is an error.
+fn read_raw(reply: Resp3Frame) -> Result<Reply, Error> {
+    match reply {
+        Resp3Frame::Number { data, .. } => Ok(Reply::Number(data)),
+        Resp3Frame::Array { data, .. } => {
+            let replies = data.into_iter().map(read_raw);
+            Ok(Reply::List(replies.collect::<Result<_, _>>()?))
+        }
+        other => Value::try_from(other).map(read),
+    }
 }
 
 fn read(reply: Value) -> Reply {

@@ -3,6 +3,7 @@
 use std::{
     error::Error,
     mem,
+    pin::pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
@@ -12,7 +13,7 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    sync::oneshot,
+    sync::{mpsc, oneshot},
     time::{Instant, timeout},
 };
 use tollgate_core::{ChargeState, Check, CheckFuture, Decision, ErrorKind, StoreError};
@@ -31,6 +32,9 @@ const MOST: usize = 32;
 /// No call holds others back for longer, so no check is held back for longer.
 const HOLD: Duration = Duration::from_millis(1);
 
+/// So many tasks are kept for further calls.
+const IDLE: usize = 8;
+
 /// Checks whose deadlines are further apart do not go together, since a call has one: the earliest.
 const DEADLINES: Duration = Duration::from_millis(2);
 
@@ -43,23 +47,35 @@ const DEADLINES: Duration = Duration::from_millis(2);
 /// Two limiters whose deadlines are further apart than [`DEADLINES`] send each other's queue off: on one store,
 /// fewer of their checks go together.
 ///
-/// Calls are made in tasks of their own: nobody who leaves takes others along. A check that is dropped before
+/// Calls are made in [tasks of their own](Job): nobody who leaves takes others along. A check that is dropped before
 /// it is sent is not sent.
 pub(crate) struct Gather<L: Lane> {
     node: Arc<Node<L>>,
     /// So many calls are in flight before further checks wait.
     connections: usize,
     runtime: Handle,
-    queue: Mutex<Queue>,
+    queue: Mutex<Queue<L>>,
     /// Behind some addresses there is a cluster all the same, and it refuses keys of several tags.
     refused: AtomicBool,
 }
 
-#[derive(Default)]
-struct Queue {
+struct Queue<L: Lane> {
     /// Calls that hold others back.
     in_flight: usize,
     waiting: Vec<Waiter>,
+    /// The tasks that have nothing to do.
+    idle: Vec<Caller<L>>,
+}
+
+/// A task that makes calls, one after the other. It ends when this is dropped.
+type Caller<L> = mpsc::UnboundedSender<Job<L>>;
+
+/// A call to make. The task that makes it is there for the next one afterwards: what a call has to keep is some
+/// kilobytes, and to find room for them each time would take as long as a good part of the call.
+struct Job<L: Lane> {
+    waiting: Vec<Waiter>,
+    flight: Flight<L>,
+    caller: Caller<L>,
 }
 
 struct Waiter {
@@ -77,7 +93,11 @@ impl<L: Lane> Gather<L> {
             node,
             connections,
             runtime: runtime.clone(),
-            queue: Mutex::default(),
+            queue: Mutex::new(Queue {
+                in_flight: 0,
+                waiting: Vec::new(),
+                idle: Vec::new(),
+            }),
             refused: AtomicBool::new(false),
         }
     }
@@ -117,15 +137,19 @@ impl<L: Lane> Gather<L> {
 
     /// Makes a call, which is counted already, in a task of its own.
     fn send(self: &Arc<Self>, waiting: Vec<Waiter>) {
-        let flight = Flight(self.clone());
-        self.runtime.spawn(async move {
-            let call = flight.0.clone().call(waiting);
-            tokio::pin!(call);
-            if timeout(HOLD, &mut call).await.is_err() {
-                drop(flight);
-                call.await;
-            }
+        let idle = self.queue().idle.pop();
+        let caller = idle.unwrap_or_else(|| {
+            let (caller, jobs) = mpsc::unbounded_channel();
+            self.runtime.spawn(make_calls(jobs));
+            caller
         });
+        let job = Job {
+            waiting,
+            flight: Flight(self.clone()),
+            caller: caller.clone(),
+        };
+        // One that is gone with its runtime leaves them without an answer, which is what they are told then.
+        let _ = caller.send(job);
     }
 
     async fn call(self: Arc<Self>, mut waiting: Vec<Waiter>) {
@@ -202,14 +226,39 @@ impl<L: Lane> Gather<L> {
         Vec::new()
     }
 
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, Queue<L>> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 // === impl Gather ===
 
-impl Queue {
+impl<L: Lane> Job<L> {
+    async fn run(self) {
+        let gather = self.flight.0.clone();
+        let mut call = pin!(gather.clone().call(self.waiting));
+        let mut flight = Some(self.flight);
+        if timeout(HOLD, &mut call).await.is_err() {
+            flight = None;
+            call.await;
+        }
+        let mut queue = gather.queue();
+        if queue.idle.len() < IDLE {
+            queue.idle.push(self.caller);
+        }
+        drop(queue);
+        // The next call that this one has held back may be for the same task.
+        drop(flight);
+    }
+}
+
+async fn make_calls<L: Lane>(mut jobs: mpsc::UnboundedReceiver<Job<L>>) {
+    while let Some(job) = jobs.recv().await {
+        job.run().await;
+    }
+}
+
+impl<L: Lane> Queue<L> {
     fn is_apart(&self, deadline: Instant) -> bool {
         self.waiting.first().is_some_and(|first| {
             let earlier = first.deadline.min(deadline);
@@ -220,7 +269,9 @@ impl Queue {
     /// All who wait, for the call that goes now.
     fn take(&mut self) -> Vec<Waiter> {
         self.in_flight += 1;
-        mem::take(&mut self.waiting)
+        // The next one is for about as many.
+        let next = Vec::with_capacity(self.waiting.len());
+        mem::replace(&mut self.waiting, next)
     }
 }
 
@@ -239,7 +290,12 @@ impl<L: Lane> Drop for Flight<L> {
 
 /// Brings those together whose checks differ in their keys only, so that what they have in common is sent once.
 fn in_runs(waiting: Vec<Waiter>) -> Vec<Waiter> {
-    let mut runs: Vec<Vec<Waiter>> = Vec::with_capacity(1);
+    let fits_first =
+        |waiter: &Waiter| arguments::differ_in_keys_only(&waiting[0].check, &waiter.check);
+    if waiting.iter().skip(1).all(fits_first) {
+        return waiting;
+    }
+    let mut runs: Vec<Vec<Waiter>> = Vec::with_capacity(2);
     for waiter in waiting {
         let fits =
             |run: &&mut Vec<Waiter>| arguments::differ_in_keys_only(&run[0].check, &waiter.check);

@@ -15,7 +15,7 @@ use tokio::{
 };
 use tollgate_core::{ChargeState, ErrorKind, LimitName, ReplicaCount, StoreError};
 
-use crate::{RedisStore, engine::Engine, lane::Lane, script::Name};
+use crate::{RedisStore, arguments::Arguments, engine::Engine, lane::Lane, script::Name};
 
 /// Much longer than a check may take: nobody waits for it.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -142,15 +142,12 @@ impl<L: Lane> Beat<L> {
     /// Tells Redis that this replica lives for `life` from now on, and hears how many do.
     async fn tell(&self, life: Duration) -> Result<u32, StoreError> {
         let args = |sha: &str| {
-            let life = life.as_millis().to_string();
-            let member = self.member.clone();
-            vec![
-                sha.to_owned(),
-                "1".to_owned(),
-                self.key.clone(),
-                member,
-                life,
-            ]
+            let mut args = Arguments::of_script(sha, 4, 128);
+            args.push_number(1);
+            args.push(&self.key);
+            args.push(&self.member);
+            args.push_number(life.as_millis());
+            args
         };
         let deadline = Instant::now() + PATIENCE;
         let reply = self.engine.call(TAG, Name::Replicas, args, deadline);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use fred::types::config::Config;
 use tollgate_core::StoreError;
 
-use crate::reply::Reply;
+use crate::{arguments::Arguments, reply::Reply};
 
 /// One connection, and the client that calls go through until it ends; then it is of no more use. Dropping
 /// it closes the connection, whatever is in flight.
@@ -37,7 +37,7 @@ pub(crate) trait Client: Clone + Send + Sync + 'static {
     /// What was not sent by then never is, as long as the future lives until then.
     fn evalsha(
         &self,
-        args: Vec<String>,
+        args: Arguments,
         asking: Asking,
         patience: Duration,
     ) -> impl Future<Output = Result<Reply, StoreError>> + Send;

@@ -9,6 +9,7 @@ use tokio::{
 use tollgate_core::{ErrorKind, StoreError};
 
 use crate::{
+    arguments::Arguments,
     config,
     connections::{Complaint, Connections, Current, Fault},
     eviction,
@@ -102,7 +103,7 @@ impl<L: Lane> Node<L> {
         &self,
         current: Current<L::Client>,
         script: Name,
-        args: &(impl Fn(&str) -> Vec<String> + Sync),
+        args: &(impl Fn(&str) -> Arguments + Sync),
         asking: Asking,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {

@@ -9,6 +9,7 @@ use tokio::{
 use tollgate_core::{ErrorKind, StoreError};
 
 use crate::{
+    arguments::Arguments,
     config,
     failure::not_charged,
     lane::{Asking, Client},
@@ -88,21 +89,21 @@ impl Script {
     pub(crate) async fn call(
         &self,
         client: &impl Client,
-        args: &(impl Fn(&str) -> Vec<String> + Sync),
+        args: &(impl Fn(&str) -> Arguments + Sync),
         asking: Asking,
         deadline: Instant,
     ) -> Result<Reply, StoreError> {
         let call = || call_once(client, args(&self.sha), asking, deadline);
         match call().await {
             Err(error) if error.kind() == ErrorKind::NoScript => {
-                match self.load(client, deadline).await {
+                // Rare, and a future that would make that of each call larger.
+                let load = || Box::pin(self.load(client, deadline));
+                match load().await {
                     // It may have been another connection that was lost over it.
-                    Err(error) if error.kind() == ErrorKind::Io => {
-                        self.load(client, deadline).await?;
-                    }
+                    Err(error) if error.kind() == ErrorKind::Io => load().await?,
                     loaded => loaded?,
                 }
-                call().await
+                Box::pin(call()).await
             }
             outcome => outcome,
         }
@@ -162,7 +163,7 @@ fn gather() -> String {
 
 async fn call_once(
     client: &impl Client,
-    args: Vec<String>,
+    args: Arguments,
     asking: Asking,
     deadline: Instant,
 ) -> Result<Reply, StoreError> {

@@ -70,8 +70,8 @@ pub(super) enum Answer {
 /// A request that was paid for from a lease.
 #[derive(Debug)]
 pub(super) struct Spent {
-    /// As it was claimed for: its key class may be another.
-    pub(super) payer: Check,
+    /// As it was claimed for, if that was under another key class than the request has.
+    pub(super) other_payer: Option<Check>,
     pub(super) states: States,
     /// The requests that this replica can still pay for.
     pub(super) unspent: u64,
@@ -133,7 +133,7 @@ impl Ledger {
             self.change_payer(check, now);
         }
         self.demand.count(now);
-        let spent = self.spend(now);
+        let spent = self.spend(check, now);
         let claim = self.order(settings, now);
         let way = match spent {
             Some(spent) => Way::Spend(spent),
@@ -197,7 +197,7 @@ impl Ledger {
             Ok(decision) if now < expires => {
                 let mut unspent = decision.granted;
                 if let Some(states) = states_of(decision) {
-                    settled.handed = self.hand_out(&mut unspent, payer, &states);
+                    settled.handed = self.hand_out(&mut unspent, &states);
                     if decision.granted < claim.count {
                         self.deny(claim.sent, decision.source, &states);
                     }
@@ -243,14 +243,15 @@ impl Ledger {
     }
 
     /// Pays for waiting requests, oldest first. Returns how many took it.
-    fn hand_out(&mut self, unspent: &mut u64, payer: &Check, states: &States) -> u64 {
+    fn hand_out(&mut self, unspent: &mut u64, states: &States) -> u64 {
         let mut handed = 0;
         while *unspent > 0 {
             let Some(waiter) = self.waiters.pop_front() else {
                 break;
             };
             let spent = Spent {
-                payer: payer.clone(),
+                // The claim itself counts what it hands out.
+                other_payer: None,
                 states: states.clone(),
                 unspent: *unspent - 1,
             };
@@ -275,17 +276,18 @@ impl Ledger {
         }
     }
 
-    fn spend(&mut self, now: Instant) -> Option<Spent> {
+    fn spend(&mut self, check: &Check, now: Instant) -> Option<Spent> {
         let states = self.states.as_ref()?;
         let position = self.batches.iter().position(|it| now < it.expires)?;
         let batch = &mut self.batches[position];
-        let payer = batch.payer.clone();
+        let is_other = batch.payer.key_class() != check.key_class();
+        let other_payer = is_other.then(|| batch.payer.clone());
         batch.unspent -= 1;
         if batch.unspent == 0 {
             self.batches.remove(position);
         }
         Some(Spent {
-            payer,
+            other_payer,
             states: states.clone(),
             unspent: self.unspent(now),
         })
@@ -302,13 +304,18 @@ impl Ledger {
             return None;
         }
         let states = self.states.as_ref()?;
+        let unspent = self.unspent(now);
+        // Not even the largest: that is quickly known, and so for most requests.
+        if unspent > settings.largest_batch / 4 {
+            return None;
+        }
         let wanted = self.demand.recent(now).min(settings.largest_batch);
         let charges = self.check.charges().iter().zip(&**states);
         let count = charges.fold(wanted, |count, (charge, (remaining, _))| {
             affordable(settings.share, *remaining, charge.cost.tokens()).min(count)
         });
         // A quarter of it is what the next trip has time for.
-        if count < LeaseSettings::SMALLEST_BATCH || self.unspent(now) > count / 4 {
+        if count < LeaseSettings::SMALLEST_BATCH || unspent > count / 4 {
             return None;
         }
         self.claim = Some(Pending {

@@ -1,6 +1,7 @@
 //! All accounts.
 
 use std::{
+    borrow::Borrow,
     collections::HashMap,
     hash::{BuildHasher, Hash, Hasher},
     sync::{Mutex, MutexGuard, PoisonError},
@@ -27,34 +28,88 @@ pub(super) struct Sets {
 }
 
 struct Shard {
-    ledgers: HashMap<Set, Ledger, RandomState>,
+    ledgers: HashMap<Opened, Ledger, RandomState>,
     /// The number of accounts at which the idle ones are looked for next.
     sweep_at: usize,
     /// Looking for them earlier is in vain.
     not_before: Option<Instant>,
 }
 
-/// A set of buckets and what is taken from each, whatever their quotas.
-struct Set(Check);
+/// A set of buckets and what is taken from each, whatever their quotas: as part of a check, so that looking for
+/// one clones none.
+trait Set {
+    fn check(&self) -> &Check;
+    fn hash(&self) -> u64;
+}
+
+/// A set to look for.
+struct Wanted<'a> {
+    check: &'a Check,
+    hash: u64,
+}
+
+/// A set that has an account.
+struct Opened {
+    check: Check,
+    hash: u64,
+}
 
 // === impl Set ===
 
-impl PartialEq for Set {
-    fn eq(&self, other: &Self) -> bool {
-        let (a, b) = (self.0.charges(), other.0.charges());
-        let same = |(a, b): (&Charge, &Charge)| a.cost == b.cost && a.key == b.key;
-        self.0.shadow() == other.0.shadow() && a.len() == b.len() && a.iter().zip(b).all(same)
+impl Set for Wanted<'_> {
+    fn check(&self) -> &Check {
+        self.check
+    }
+
+    fn hash(&self) -> u64 {
+        self.hash
     }
 }
 
-impl Eq for Set {}
+impl Set for Opened {
+    fn check(&self) -> &Check {
+        &self.check
+    }
 
-impl Hash for Set {
+    fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+impl PartialEq for dyn Set + '_ {
+    fn eq(&self, other: &Self) -> bool {
+        let (a, b) = (self.check(), other.check());
+        let same = |(a, b): (&Charge, &Charge)| a.cost == b.cost && a.key == b.key;
+        let pairs = a.charges().iter().zip(b.charges());
+        a.shadow() == b.shadow() && a.charges().len() == b.charges().len() && { pairs }.all(same)
+    }
+}
+
+impl Eq for dyn Set + '_ {}
+
+impl Hash for dyn Set + '_ {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        for charge in self.0.charges() {
-            charge.key.hash(state);
-            charge.cost.hash(state);
-        }
+        state.write_u64(Set::hash(self));
+    }
+}
+
+impl<'a> Borrow<dyn Set + 'a> for Opened {
+    fn borrow(&self) -> &(dyn Set + 'a) {
+        self
+    }
+}
+
+impl PartialEq for Opened {
+    fn eq(&self, other: &Self) -> bool {
+        *(self as &dyn Set) == *(other as &dyn Set)
+    }
+}
+
+impl Eq for Opened {}
+
+impl Hash for Opened {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Hash::hash(self as &dyn Set, state);
     }
 }
 
@@ -82,15 +137,19 @@ impl Sets {
         now: Instant,
         work: impl FnOnce(&mut Ledger) -> T,
     ) -> Option<T> {
-        let set = Set(check.clone());
+        let set = self.set(check);
         let mut shard = self.shard(&set);
-        if let Some(ledger) = shard.ledgers.get_mut(&set) {
+        if let Some(ledger) = shard.ledgers.get_mut(&set as &dyn Set) {
             return Some(work(ledger));
         }
         if !shard.has_room(self.room, settings, now) {
             return None;
         }
         let ledger = Ledger::new(check.clone(), settings, now);
+        let set = Opened {
+            check: check.clone(),
+            hash: set.hash,
+        };
         Some(work(shard.ledgers.entry(set).or_insert(ledger)))
     }
 
@@ -101,22 +160,32 @@ impl Sets {
         now: Instant,
         work: impl FnOnce(&mut Ledger) -> T,
     ) -> Option<T> {
-        let set = Set(check.clone());
+        let set = self.set(check);
         let mut shard = self.shard(&set);
-        let ledger = shard.ledgers.get_mut(&set)?;
+        let ledger = shard.ledgers.get_mut(&set as &dyn Set)?;
         let done = work(ledger);
         if ledger.is_idle(now) {
-            shard.ledgers.remove(&set);
+            shard.ledgers.remove(&set as &dyn Set);
         }
         Some(done)
+    }
+
+    fn set<'a>(&self, check: &'a Check) -> Wanted<'a> {
+        let mut state = self.hasher.build_hasher();
+        for charge in check.charges() {
+            charge.key.hash(&mut state);
+            charge.cost.hash(&mut state);
+        }
+        let hash = state.finish();
+        Wanted { check, hash }
     }
 
     #[expect(
         clippy::cast_possible_truncation,
         reason = "any bits of the hash will do"
     )]
-    fn shard(&self, set: &Set) -> MutexGuard<'_, Shard> {
-        let shard = &self.shards[self.hasher.hash_one(set) as usize % SHARDS];
+    fn shard(&self, set: &Wanted<'_>) -> MutexGuard<'_, Shard> {
+        let shard = &self.shards[set.hash as usize % SHARDS];
         // Nothing that is done to an account panics halfway.
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }

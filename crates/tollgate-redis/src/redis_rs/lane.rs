@@ -15,6 +15,7 @@ use tokio::{
 use tollgate_core::{ChargeState, ErrorKind, StoreError};
 
 use crate::{
+    arguments::Arguments,
     config::SETUP_TIMEOUT,
     failure::{not_charged, without_connection},
     lane::{Asking, Client, Lane},
@@ -138,12 +139,14 @@ impl Drop for RedisRsLane {
 impl Client for RedisRsClient {
     async fn evalsha(
         &self,
-        args: Vec<String>,
+        args: Arguments,
         asking: Asking,
         patience: Duration,
     ) -> Result<Reply, StoreError> {
         let mut command = cmd("EVALSHA");
-        command.arg(args);
+        for word in args.iter() {
+            command.arg(word);
+        }
         let reply = async {
             match asking {
                 Asking::No => self.send(&command).await,
