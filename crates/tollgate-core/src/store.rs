@@ -167,7 +167,7 @@ impl<T> StoreFuture<T> {
     pub fn into_ready(self) -> Result<Result<T, StoreError>, Self> {
         match self.0 {
             Inner::Ready(answer) => Ok(answer.expect("StoreFuture asked after completion")),
-            pending @ Inner::Pending(_) => Err(Self(pending)),
+            pending @ Inner::Pending { .. } => Err(Self(pending)),
         }
     }
 
