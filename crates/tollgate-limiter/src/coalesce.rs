@@ -452,14 +452,12 @@ impl Waiting {
         };
         // Whoever answers, or drops the other side, has taken it from its place.
         seat.is_taken = false;
-        match answer {
-            Ok(answer) => answer,
-            // Its call was never made.
-            Err(_) => {
-                let check = seat.key.check.clone();
-                seat.shared.call(check, Instant::now(), None).await
-            }
+        if let Ok(answer) = answer {
+            return answer;
         }
+        // Its call was never made.
+        let check = seat.key.check.clone();
+        seat.shared.call(check, Instant::now(), None).await
     }
 }
 
