@@ -175,7 +175,7 @@ impl Denials {
         let (first, denial) =
             (enforcing.iter().enumerate()).find_map(|(i, charge)| Some((i, find(charge)?)))?;
         let mut found = Some(denial);
-        let mut decision = check.clone().decide(0, Source::DenialCache, []);
+        let mut decision = check.decide(0, Source::DenialCache, []);
         for (limit, charge) in decision.limits.iter_mut().zip(enforcing).skip(first) {
             if let Some(denial) = found.take().or_else(|| find(charge)) {
                 limit.remaining = Some(denial.remaining);

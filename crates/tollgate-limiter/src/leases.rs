@@ -16,8 +16,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 use tollgate_core::{
-    AdjustFuture, Adjustment, Check, CheckFuture, Decision, KeySpace, MAX_CHARGES, Source, Store,
-    Wait,
+    AdjustFuture, Adjustment, Check, CheckFuture, Decision, KeySpace, Source, Store, Wait,
 };
 
 use self::{
@@ -157,7 +156,7 @@ impl<S: Store> Store for Leases<S> {
             Way::Spend(spent) => {
                 shared.count(spent.other_payer.as_ref().unwrap_or(&check), 1, false);
                 shared.spare_call();
-                CheckFuture::ready(Ok(allow(check, &spent)))
+                CheckFuture::ready(Ok(allow(&check, &spent)))
             }
             Way::Ask => shared.ask(check, request.era),
             Way::Wait(turn) => {
@@ -166,7 +165,7 @@ impl<S: Store> Store for Leases<S> {
                     match turn.await {
                         Ok(Ok(Answer::Granted(spent))) => {
                             shared.spare_call();
-                            Ok(allow(check, &spent))
+                            Ok(allow(&check, &spent))
                         }
                         Ok(Ok(Answer::Denied { source, states })) => {
                             shared.spare_call();
@@ -263,16 +262,15 @@ fn is_leasable(check: &Check) -> bool {
 }
 
 /// Allows what was paid for.
-fn allow(check: Check, spent: &Spent) -> Decision {
+fn allow(check: &Check, spent: &Spent) -> Decision {
     let enforcing = check.charges().len() - check.shadow();
     let pairs = check.charges().iter().zip(&*spent.states).enumerate();
-    let mut states = [(0, Wait::None); MAX_CHARGES];
-    for (state, (i, (charge, &(remaining, wait)))) in states.iter_mut().zip(pairs) {
+    let states = pairs.map(|(i, (charge, &(remaining, wait)))| {
         let held = spent.unspent.saturating_mul(charge.cost.tokens());
         let remaining = remaining.saturating_add(held);
         let wait = if i < enforcing { Wait::None } else { wait };
-        *state = (remaining.min(charge.limit.quota.capacity()), wait);
-    }
+        (remaining.min(charge.limit.quota.capacity()), wait)
+    });
     check.decide(1, Source::Lease, states)
 }
 

@@ -123,7 +123,7 @@ impl<S: Store> Store for Shards<S> {
                     }
                 }
             }
-            let decision = tally.conclude(check);
+            let decision = tally.conclude(&check);
             if decision.source == Source::DenialCache {
                 observer.call_saved(SavedBy::DenialCache);
             }

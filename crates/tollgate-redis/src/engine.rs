@@ -114,8 +114,8 @@ impl<L: Lane> Engine<L> {
         let asked = check.clone();
         let args = move |sha: &str| arguments::of_check(sha, &asked);
         let tag = check.clone();
-        self.ask(tag.tag(), Name::TokenBucket, deadline, args, |reply| {
-            reply::decide(check, reply)
+        self.ask(tag.tag(), Name::TokenBucket, deadline, args, move |reply| {
+            reply::decide(&check, reply)
         })
     }
 

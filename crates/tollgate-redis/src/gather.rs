@@ -179,7 +179,7 @@ impl<L: Lane> Gather<L> {
             .call(current, Name::TokenBucket, &args, Asking::No, deadline);
         let reply = called.await;
         // Whoever has left does not mind.
-        let _ = answer.send(reply.and_then(|reply| reply::decide(check, &reply)));
+        let _ = answer.send(reply.and_then(|reply| reply::decide(&check, &reply)));
     }
 
     /// Decides all in one call. Returns those that it was refused for, without anything having run: what is
@@ -210,7 +210,7 @@ impl<L: Lane> Gather<L> {
         match replies {
             Ok(replies) => {
                 for (waiter, reply) in waiting.into_iter().zip(replies) {
-                    let decided = reply.and_then(|reply| reply::decide(waiter.check, &reply));
+                    let decided = reply.and_then(|reply| reply::decide(&waiter.check, &reply));
                     if let Err(error) = &decided {
                         self.node.look_into(error.kind(), &current);
                     }

@@ -50,8 +50,8 @@ impl Reply {
 /// # Errors
 ///
 /// If it is anything else. The script has run then, so the charge is open.
-pub(crate) fn decide(check: Check, reply: &Reply) -> Result<Decision, StoreError> {
-    match read(&check, reply) {
+pub(crate) fn decide(check: &Check, reply: &Reply) -> Result<Decision, StoreError> {
+    match read(check, reply) {
         Some((granted, states)) => Ok(check.decide(granted, Source::Store, states)),
         None => Err(malformed()),
     }
@@ -183,7 +183,7 @@ mod tests {
     #[test]
     fn a_reply_becomes_a_decision() {
         let decision =
-            decide(check(&["a", "b"]), &numbers(&[2, 5, 0, 0, -1])).expect("well formed");
+            decide(&check(&["a", "b"]), &numbers(&[2, 5, 0, 0, -1])).expect("well formed");
         assert_eq!((decision.granted, decision.source), (2, Source::Store));
         let states: Vec<_> = decision
             .limits
@@ -191,7 +191,7 @@ mod tests {
             .map(|limit| (limit.remaining, limit.wait))
             .collect();
         assert_eq!(states, [(Some(5), Wait::None), (Some(0), Wait::Never)]);
-        let denied = decide(check(&["a"]), &numbers(&[0, 0, 250])).expect("well formed");
+        let denied = decide(&check(&["a"]), &numbers(&[0, 0, 250])).expect("well formed");
         assert_eq!(denied.limits[0].wait, Wait::For(Duration::from_millis(250)));
     }
 
@@ -234,7 +234,7 @@ mod tests {
             numbers(&[1, 5, -2]),
             numbers(&[i64::MIN, i64::MIN, i64::MIN]),
         ] {
-            assert_malformed(&decide(check(&["a"]), &reply).expect_err("malformed"));
+            assert_malformed(&decide(&check(&["a"]), &reply).expect_err("malformed"));
         }
     }
 }

@@ -132,7 +132,7 @@ impl Server {
     fn run(&mut self, call: Call) {
         match call {
             Call::Check(check, reply) => {
-                *reply.lock().expect("no panic") = Some(self.decide(check));
+                *reply.lock().expect("no panic") = Some(self.decide(&check));
             }
             Call::Adjust(adjustment, reply) => {
                 let now = self.now();
@@ -150,13 +150,13 @@ impl Server {
         }
     }
 
-    fn decide(&mut self, check: Check) -> Decision {
+    fn decide(&mut self, check: &Check) -> Decision {
         let keys: Vec<_> = check.charges().iter().map(|it| it.key.clone()).collect();
         let mut buckets: Vec<_> = keys
             .iter()
             .map(|key| self.buckets.get(key).copied())
             .collect();
-        let decision = bucket::decide(&check, &mut buckets, self.now());
+        let decision = bucket::decide(check, &mut buckets, self.now());
         let written = keys.into_iter().zip(buckets);
         self.buckets
             .extend(written.filter_map(|(key, bucket)| Some((key, bucket?))));
@@ -164,10 +164,10 @@ impl Server {
     }
 
     /// What it would decide now.
-    fn probe(&self, check: Check) -> Decision {
+    fn probe(&self, check: &Check) -> Decision {
         let keys = check.charges().iter().map(|it| &it.key);
         let mut buckets: Vec<_> = keys.map(|key| self.buckets.get(key).copied()).collect();
-        bucket::decide(&check, &mut buckets, self.now())
+        bucket::decide(check, &mut buckets, self.now())
     }
 }
 
@@ -658,7 +658,7 @@ impl Trial {
             Step::ByAnother(ask) => {
                 let check = self.check(&ask);
                 for store in [&self.remote, &self.plain] {
-                    let _ = store.with(|server| server.decide(check.clone()));
+                    let _ = store.with(|server| server.decide(&check));
                 }
             }
             Step::Run(index) => {
@@ -705,10 +705,10 @@ impl Trial {
     }
 
     fn send(&mut self, check: Check) {
-        let truth = self.remote.with(|server| server.probe(check.clone()));
+        let truth = self.remote.with(|server| server.probe(&check));
         let calls = self.remote.calls();
-        let mut future = self.cache.check(check.clone());
-        let plain = self.plain.with(|server| server.decide(check));
+        let plain = self.plain.with(|server| server.decide(&check));
+        let mut future = self.cache.check(check);
         let is_near = self.remote.with(|server| server.is_near);
         if is_near {
             assert_eq!(truth.granted, plain.granted);
@@ -822,11 +822,11 @@ proptest! {
             let remote = Remote::new(Duration::from_micros(phase), false);
             let cache = over(&remote);
             let micros = |micros| advance(Duration::from_micros(micros));
-            remote.with(|server| server.decide(single(other, capacity)));
+            remote.with(|server| server.decide(&single(other, capacity)));
             micros(pause).await;
             let debit = Call::Adjust(adjustment(&key, -1), Reply::default());
             remote.with(|server| server.run(debit));
-            let probe = || remote.with(|server| server.probe(single(quota, 1)));
+            let probe = || remote.with(|server| server.probe(&single(quota, 1)));
             let Wait::For(wait) = probe().limits[0].wait else { return };
             advance(wait.saturating_sub(Duration::from_micros(left))).await;
 
@@ -861,7 +861,7 @@ proptest! {
             let remote = Remote::new(Duration::from_micros(phase), false);
             let cache = over(&remote);
             let micros = |micros| advance(Duration::from_micros(micros));
-            let _ = remote.with(|server| server.decide(single(quota, capacity)));
+            let _ = remote.with(|server| server.decide(&single(quota, capacity)));
             let mut future = cache.check(single(quota, denied));
             micros(there).await;
             remote.run(0);
@@ -871,11 +871,11 @@ proptest! {
             let mut future = cache.check(single(quota, asked));
             let Some(decision) = poll(&mut future) else { return Ok(()) };
             let Wait::For(wait) = decision.limits[0].wait else { panic!("{decision:?}") };
-            let truth = remote.with(|server| server.probe(single(quota, asked)));
+            let truth = remote.with(|server| server.probe(&single(quota, asked)));
             let Wait::For(stated) = truth.limits[0].wait else { panic!("{truth:?}") };
             prop_assert!(wait <= stated + Duration::from_micros(back) + Duration::from_millis(3), "{wait:?}, {stated:?}");
             advance(wait).await;
-            prop_assert!(remote.with(|server| server.probe(single(quota, asked))).is_allowed());
+            prop_assert!(remote.with(|server| server.probe(&single(quota, asked))).is_allowed());
             Ok(())
         })?;
     }

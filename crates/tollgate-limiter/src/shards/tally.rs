@@ -31,7 +31,7 @@ impl Tally {
     }
 
     /// The decision on the whole check.
-    pub(super) fn conclude(self, check: Check) -> Decision {
+    pub(super) fn conclude(self, check: &Check) -> Decision {
         // Of the last one, if it has granted what was left.
         let soonest = self.answers.iter().min_by_key(|answer| wait_of(answer));
         let states: Vec<_> = (0..check.charges().len())

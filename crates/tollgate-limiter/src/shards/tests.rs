@@ -540,7 +540,7 @@ fn the_store_has_decided_if_it_was_asked_at_all() {
         for source in sources {
             tally.add(denial(source));
         }
-        assert_eq!(tally.conclude(check.clone()).source, expected);
+        assert_eq!(tally.conclude(&check).source, expected);
     }
 }
 
