@@ -212,7 +212,7 @@ mod tests {
         let check = Check::new(charges).expect("a check");
         let check = check.with_count(NonZeroU64::new(3).expect("not 0"));
         let check = check.with_shadow(shadow).expect("at most all");
-        let decision = bucket::decide(&check.clone(), &mut buckets, 0);
+        let decision = bucket::decide(&check, &mut buckets, 0);
         (check, decision)
     }
 

@@ -278,23 +278,26 @@ mod tests {
         })
     }
 
-    fn allows(store: &MemoryStore<ManualClock>, check: Check) -> bool {
-        store.decide(&check).expect("an answer").is_allowed()
+    fn allows(store: &MemoryStore<ManualClock>, check: &Check) -> bool {
+        store.decide(check).expect("an answer").is_allowed()
     }
 
     #[test]
     fn a_full_bucket_is_forgotten_and_a_drained_one_is_not() {
         let clock = ManualClock::default();
         let store = MemoryStore::with_clock(clock.clone()).with_max_buckets(SHARDS * 100);
-        assert!(allows(&store, check("slow", 1, "1/d", 1)));
+        assert!(allows(&store, &check("slow", 1, "1/d", 1)));
         for round in 0..100 {
             for i in 0..100 {
-                assert!(allows(&store, check(&format!("{round}/{i}"), 10, "1/s", 1)));
+                assert!(allows(
+                    &store,
+                    &check(&format!("{round}/{i}"), 10, "1/s", 1)
+                ));
             }
             clock.advance(1_001);
         }
         assert!(store.len() < 7_000, "{} of 10 001 kept", store.len());
-        assert!(!allows(&store, check("slow", 1, "1/d", 1)));
+        assert!(!allows(&store, &check("slow", 1, "1/d", 1)));
     }
 
     #[test]
@@ -320,12 +323,12 @@ mod tests {
             store.len()
         );
         // The first ones came in while there was room, and are still drained.
-        assert!(!allows(&store, check("0", 1, "1/d", 1)));
+        assert!(!allows(&store, &check("0", 1, "1/d", 1)));
         // Reading needs no room.
-        assert!(allows(&store, check("never seen", 1, "1/d", 0)));
+        assert!(allows(&store, &check("never seen", 1, "1/d", 0)));
         // A day later all are full again, and there is room.
         clock.advance(86_400_001);
-        assert!(allows(&store, check("newcomer", 1, "1/d", 1)));
+        assert!(allows(&store, &check("newcomer", 1, "1/d", 1)));
     }
 
     fn change(tenant: &str, limit: &str, delta: i64, floor: i64) -> Change {
@@ -355,14 +358,14 @@ mod tests {
         };
         assert_eq!(one(5, 0), [10]);
         assert!(store.is_empty(), "a full bucket is not kept");
-        assert!(allows(&store, check("a", 10, "1/s", 8)));
+        assert!(allows(&store, &check("a", 10, "1/s", 8)));
         assert_eq!(one(3, 0), [5]);
-        assert!(!allows(&store, check("a", 10, "1/s", 6)));
+        assert!(!allows(&store, &check("a", 10, "1/s", 6)));
         assert_eq!(one(-9, -4), [-4]);
         clock.advance(4_999);
-        assert!(!allows(&store, check("a", 10, "1/s", 1)));
+        assert!(!allows(&store, &check("a", 10, "1/s", 1)));
         clock.advance(1);
-        assert!(allows(&store, check("a", 10, "1/s", 1)));
+        assert!(allows(&store, &check("a", 10, "1/s", 1)));
         let several = vec![change("a", "x", -12, -2), change("a", "default", 2, 0)];
         assert_eq!(adjust(&store, several).expect("room"), [-2, 2]);
     }
@@ -399,7 +402,7 @@ mod tests {
         let admitted: usize = std::thread::scope(|scope| {
             let hammer = || {
                 (0..1_000)
-                    .filter(|_| allows(&store, check("one", 1_500, "1/s", 1)))
+                    .filter(|_| allows(&store, &check("one", 1_500, "1/s", 1)))
                     .count()
             };
             let threads: Vec<_> = (0..8).map(|_| scope.spawn(hammer)).collect();

@@ -113,7 +113,8 @@ impl Settings {
             Some(tenant) => tenant,
             None => match self.unidentified(request) {
                 Ok(tenant) => tenant,
-                Err(otherwise) => return otherwise,
+                Err(Some(refusal)) => return Start::Refuse(refusal),
+                Err(None) => return Start::Pass,
             },
         };
         let on_failure = self.on_store_failure.as_ref();
@@ -123,8 +124,8 @@ impl Settings {
         )
     }
 
-    /// Who pays for a request without an identity, or what to do with it if nobody does.
-    fn unidentified<B>(&self, request: &Request<B>) -> Result<Tenant, Start> {
+    /// Who pays for a request without an identity. If nobody does, it is refused, or passes uncharged.
+    fn unidentified<B>(&self, request: &Request<B>) -> Result<Tenant, Option<Refusal>> {
         if self.missing_identity == MissingIdentity::Anonymous {
             let peer = peer_address(request.extensions());
             if let Some(caller) = self.client_address.find(peer, request.headers()) {
@@ -147,7 +148,7 @@ impl Settings {
         }
         self.limiter.observer().unidentified();
         if self.missing_identity == MissingIdentity::Exempt {
-            return Err(Start::Pass);
+            return Err(None);
         }
         if self.missing_identity == MissingIdentity::Reject && first(&self.warned.no_tenant) {
             tracing::warn!(
@@ -156,7 +157,7 @@ impl Settings {
                  of) `RateLimitLayer`, and have it insert a `Tenant`"
             );
         }
-        Err(Start::Refuse(Refusal {
+        Err(Some(Refusal {
             reason: Reason::Unidentified,
             decision: None,
         }))

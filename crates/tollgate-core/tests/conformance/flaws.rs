@@ -178,8 +178,8 @@ impl Flawed {
         self.store.change(&adjustment).expect("room");
     }
 
-    fn decide(&self, check: Check) -> Decision {
-        self.store.decide(&check).expect("room")
+    fn decide(&self, check: &Check) -> Decision {
+        self.store.decide(check).expect("room")
     }
 
     /// What is asked instead.
@@ -240,7 +240,7 @@ impl Flawed {
             }
             Flaw::ChargesWhatFits if denied => {
                 for charge in check.charges() {
-                    let _ = self.decide(Check::single(charge.clone()));
+                    let _ = self.decide(&Check::single(charge.clone()));
                 }
             }
             Flaw::PollingDelays => self.delay(charge, denied),
@@ -332,7 +332,7 @@ impl Store for Flawed {
                 )));
             }
             Flaw::ChargesAfterTheDeadline if late => {
-                self.decide(check);
+                self.decide(&check);
                 return CheckFuture::ready(Err(fails("late", ChargeState::NotCharged)));
             }
             Flaw::LeavesOpenAfterTheDeadline if late => {
@@ -342,13 +342,13 @@ impl Store for Flawed {
             Flaw::AllLimitsShare if check.charges().len() > 1 => {
                 let shared = check.charges()[0].clone();
                 for _ in 1..check.charges().len() {
-                    let _ = self.decide(Check::single(shared.clone()));
+                    let _ = self.decide(&Check::single(shared.clone()));
                 }
             }
             _ => {}
         }
         self.meddle(&check);
-        let decision = self.decide(self.distort(&check));
+        let decision = self.decide(&self.distort(&check));
         CheckFuture::ready(Ok(self.spoil(&check, decision)))
     }
 
