@@ -35,7 +35,8 @@ pub struct CacheSettings {
     /// limiter's deadline. A request that has
     /// waited in vain is decided by the tenant's tier or the default, and the load goes on for the next.
     pub patience: Duration,
-    /// So many tenants are kept, by default 100 000; of more, those asked for least are forgotten.
+    /// So many tenants are kept, by default 100 000; of more, those asked for least are forgotten. Also so many
+    /// of what a limiter has worked out for requests, of about 500 bytes each for a tenant with one limit.
     pub max_tenants: usize,
 }
 
