@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    hash::{BuildHasher, Hash, Hasher},
+    hash::{Hash, Hasher},
     mem,
     num::NonZeroU64,
     sync::{Arc, Mutex},
@@ -25,7 +25,7 @@ use self::{
     round_trip::RoundTrip,
     shares::shares,
 };
-use crate::{Observer, SavedBy};
+use crate::{Observer, SavedBy, taken::hash_of_taken};
 
 mod flights;
 mod round_trip;
@@ -273,12 +273,7 @@ struct Key {
 
 impl Key {
     fn new(check: Check, hasher: &RandomState) -> Self {
-        let mut state = hasher.build_hasher();
-        for charge in check.charges() {
-            charge.key.hash(&mut state);
-            charge.cost.hash(&mut state);
-        }
-        let hash = state.finish();
+        let hash = hash_of_taken(&check, hasher);
         Self { check, hash }
     }
 }

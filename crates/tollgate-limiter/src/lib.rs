@@ -13,6 +13,7 @@ mod plans;
 mod policy;
 mod replicas;
 mod shards;
+mod taken;
 
 pub use self::{
     breaker::{BreakerSettings, BreakerState},

@@ -1,9 +1,8 @@
 //! All accounts.
 
 use std::{
-    borrow::Borrow,
     collections::HashMap,
-    hash::{BuildHasher, Hash, Hasher},
+    hash::{Hash, Hasher},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -12,6 +11,7 @@ use tokio::time::Instant;
 use tollgate_core::{Charge, Check};
 
 use super::{LeaseSettings, ledger::Ledger};
+use crate::taken::hash_of_taken;
 
 /// Enough that threads on as many cores as a server has seldom meet.
 const SHARDS: usize = 64;
@@ -28,88 +28,35 @@ pub(super) struct Sets {
 }
 
 struct Shard {
-    ledgers: HashMap<Opened, Ledger, RandomState>,
+    ledgers: HashMap<Set, Ledger, RandomState>,
     /// The number of accounts at which the idle ones are looked for next.
     sweep_at: usize,
     /// Looking for them earlier is in vain.
     not_before: Option<Instant>,
 }
 
-/// A set of buckets and what is taken from each, whatever their quotas: as part of a check, so that looking for
-/// one clones none.
-trait Set {
-    fn check(&self) -> &Check;
-    fn hash(&self) -> u64;
-}
-
-/// A set to look for.
-struct Wanted<'a> {
-    check: &'a Check,
-    hash: u64,
-}
-
-/// A set that has an account.
-struct Opened {
+/// A set of buckets and what is taken from each, whatever their quotas: as part of a check.
+struct Set {
     check: Check,
     hash: u64,
 }
 
 // === impl Set ===
 
-impl Set for Wanted<'_> {
-    fn check(&self) -> &Check {
-        self.check
-    }
-
-    fn hash(&self) -> u64 {
-        self.hash
-    }
-}
-
-impl Set for Opened {
-    fn check(&self) -> &Check {
-        &self.check
-    }
-
-    fn hash(&self) -> u64 {
-        self.hash
-    }
-}
-
-impl PartialEq for dyn Set + '_ {
+impl PartialEq for Set {
     fn eq(&self, other: &Self) -> bool {
-        let (a, b) = (self.check(), other.check());
+        let (a, b) = (&self.check, &other.check);
         let same = |(a, b): (&Charge, &Charge)| a.cost == b.cost && a.key == b.key;
         let pairs = a.charges().iter().zip(b.charges());
         a.shadow() == b.shadow() && a.charges().len() == b.charges().len() && { pairs }.all(same)
     }
 }
 
-impl Eq for dyn Set + '_ {}
+impl Eq for Set {}
 
-impl Hash for dyn Set + '_ {
+impl Hash for Set {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(Set::hash(self));
-    }
-}
-
-impl<'a> Borrow<dyn Set + 'a> for Opened {
-    fn borrow(&self) -> &(dyn Set + 'a) {
-        self
-    }
-}
-
-impl PartialEq for Opened {
-    fn eq(&self, other: &Self) -> bool {
-        *(self as &dyn Set) == *(other as &dyn Set)
-    }
-}
-
-impl Eq for Opened {}
-
-impl Hash for Opened {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        Hash::hash(self as &dyn Set, state);
+        state.write_u64(self.hash);
     }
 }
 
@@ -139,17 +86,13 @@ impl Sets {
     ) -> Option<T> {
         let set = self.set(check);
         let mut shard = self.shard(&set);
-        if let Some(ledger) = shard.ledgers.get_mut(&set as &dyn Set) {
+        if let Some(ledger) = shard.ledgers.get_mut(&set) {
             return Some(work(ledger));
         }
         if !shard.has_room(self.room, settings, now) {
             return None;
         }
         let ledger = Ledger::new(check.clone(), settings, now);
-        let set = Opened {
-            check: check.clone(),
-            hash: set.hash,
-        };
         Some(work(shard.ledgers.entry(set).or_insert(ledger)))
     }
 
@@ -162,29 +105,26 @@ impl Sets {
     ) -> Option<T> {
         let set = self.set(check);
         let mut shard = self.shard(&set);
-        let ledger = shard.ledgers.get_mut(&set as &dyn Set)?;
+        let ledger = shard.ledgers.get_mut(&set)?;
         let done = work(ledger);
         if ledger.is_idle(now) {
-            shard.ledgers.remove(&set as &dyn Set);
+            shard.ledgers.remove(&set);
         }
         Some(done)
     }
 
-    fn set<'a>(&self, check: &'a Check) -> Wanted<'a> {
-        let mut state = self.hasher.build_hasher();
-        for charge in check.charges() {
-            charge.key.hash(&mut state);
-            charge.cost.hash(&mut state);
+    fn set(&self, check: &Check) -> Set {
+        Set {
+            check: check.clone(),
+            hash: hash_of_taken(check, &self.hasher),
         }
-        let hash = state.finish();
-        Wanted { check, hash }
     }
 
     #[expect(
         clippy::cast_possible_truncation,
         reason = "any bits of the hash will do"
     )]
-    fn shard(&self, set: &Wanted<'_>) -> MutexGuard<'_, Shard> {
+    fn shard(&self, set: &Set) -> MutexGuard<'_, Shard> {
         let shard = &self.shards[set.hash as usize % SHARDS];
         // Nothing that is done to an account panics halfway.
         shard.lock().unwrap_or_else(PoisonError::into_inner)
