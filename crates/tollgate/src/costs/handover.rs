@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
     },
     task::{Context, Poll},
@@ -50,30 +50,61 @@ impl fmt::Debug for CostTable {
     }
 }
 
-/// The outermost layer of a router with costs: hands its table to the layers inside.
+/// A layer, and in front of its service a place from which a router's table is handed to the layers inside, if it
+/// turns out to be the outermost one.
+///
+/// A layer for the table alone would do as well, but what stands between the layers of a router (boxes, and a clone
+/// of all that is further inside) costs a request more than the table.
 #[derive(Clone, Debug)]
-pub(super) struct HandOver {
-    costs: Arc<RouteCosts>,
-    warned: Arc<AtomicBool>,
+pub(super) struct HandOver<L> {
+    layer: L,
+    place: Place,
 }
 
 /// The service of [`HandOver`].
 #[derive(Clone, Debug)]
 pub(super) struct HandedOver<S> {
     inner: S,
-    layer: HandOver,
+    place: Place,
+}
+
+/// Where a table may be put, once, and stays for all copies of a router.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Place(Arc<OnceLock<Option<Handed>>>);
+
+#[derive(Debug)]
+struct Handed {
+    costs: Arc<RouteCosts>,
+    warned: AtomicBool,
+}
+
+// === impl Place ===
+
+impl Place {
+    /// Has `costs` handed over from here. Returns whether that could be: not after [`close`](Self::close).
+    pub(super) fn put(&self, costs: &Arc<RouteCosts>) -> bool {
+        let costs = Arc::clone(costs);
+        let warned = AtomicBool::new(false);
+        self.0.set(Some(Handed { costs, warned })).is_ok()
+    }
+
+    /// Has nothing handed over from here, ever.
+    pub(super) fn close(&self) {
+        let _ = self.0.set(None);
+    }
 }
 
 // === impl HandOver ===
 
-impl HandOver {
-    pub(super) fn new(costs: RouteCosts) -> Self {
-        Self {
-            costs: Arc::new(costs),
-            warned: Arc::new(AtomicBool::new(false)),
-        }
+impl<L> HandOver<L> {
+    pub(super) const fn new(layer: L, place: Place) -> Self {
+        Self { layer, place }
     }
+}
 
+// === impl Handed ===
+
+impl Handed {
     fn hand_over<B>(&self, request: &mut Request<B>) {
         let table = CostTable {
             costs: Arc::clone(&self.costs),
@@ -101,13 +132,13 @@ impl HandOver {
     }
 }
 
-impl<S> Layer<S> for HandOver {
-    type Service = HandedOver<S>;
+impl<S, L: Layer<S>> Layer<S> for HandOver<L> {
+    type Service = HandedOver<L::Service>;
 
     fn layer(&self, inner: S) -> Self::Service {
         HandedOver {
-            inner,
-            layer: self.clone(),
+            inner: self.layer.layer(inner),
+            place: self.place.clone(),
         }
     }
 }
@@ -127,7 +158,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        self.layer.hand_over(&mut request);
+        if let Some(Some(handed)) = self.place.0.get() {
+            handed.hand_over(&mut request);
+        }
         self.inner.call(request)
     }
 }

@@ -1,15 +1,15 @@
 //! An Axum router that remembers costs.
 
-use std::{convert::Infallible, fmt};
+use std::{convert::Infallible, fmt, sync::Arc};
 
 use axum::{Router, extract::Request, handler::Handler, response::IntoResponse, routing::Route};
-use tower_layer::Layer;
+use tower_layer::{Identity, Layer};
 use tower_service::Service;
 
 use super::{
     CostError, CostMethodRouter, Price, RouteCosts,
     entry::{Entry, PathCosts},
-    handover::HandOver,
+    handover::{HandOver, Place},
     prefix::Prefix,
     wiring,
 };
@@ -32,6 +32,8 @@ pub struct CostRouter<S = ()> {
     required: bool,
     /// Where routes came in that cannot be listed, and that no table speaks for.
     unlisted: Vec<String>,
+    /// Where the table can be handed over: in front of the last layer, if all that the router serves lies behind it.
+    outermost: Option<Place>,
 }
 
 impl<S> CostRouter<S>
@@ -70,6 +72,7 @@ where
     pub fn route(mut self, path: &str, method_router: impl Into<CostMethodRouter<S>>) -> Self {
         let (method_router, costs) = method_router.into().into_parts();
         self.router = self.router.route(path, method_router);
+        self.outermost = None;
         self.costs.absorb_path(path, costs);
         self
     }
@@ -94,6 +97,7 @@ where
         T::Future: Send + 'static,
     {
         self.router = self.router.route_service(path, service);
+        self.outermost = None;
         let costs = PathCosts {
             entries: vec![(None, Entry::said(price.into()))],
             listed: false,
@@ -107,6 +111,7 @@ where
     pub fn nest(mut self, path: &str, router: impl Into<Self>) -> Self {
         let inner = router.into();
         self.router = self.router.nest(path, inner.router);
+        self.outermost = None;
         self.costs
             .absorb(inner.costs, |inner| nested_path(path, inner));
         self.required |= inner.required;
@@ -136,6 +141,7 @@ where
         T::Future: Send + 'static,
     {
         self.router = self.router.nest_service(path, service);
+        self.outermost = None;
         self.costs
             .absorb_prefix(Prefix::new(path), Entry::said(price.into()));
         self
@@ -146,6 +152,7 @@ where
     pub fn merge(mut self, other: impl Into<Self>) -> Self {
         let other = other.into();
         self.router = self.router.merge(other.router);
+        self.outermost = None;
         self.costs.absorb(other.costs, str::to_owned);
         self.required |= other.required;
         self.unlisted.extend(other.unlisted);
@@ -164,7 +171,9 @@ where
         <L::Service as Service<Request>>::Future: Send + 'static,
     {
         self.bind(&layer);
-        self.router = self.router.layer(layer);
+        let place = Place::default();
+        self.router = self.router.layer(HandOver::new(layer, place.clone()));
+        self.outermost = Some(place);
         self
     }
 
@@ -181,6 +190,7 @@ where
     {
         self.bind(&layer);
         self.router = self.router.route_layer(layer);
+        self.outermost = None;
         self
     }
 
@@ -212,6 +222,7 @@ where
         T: 'static,
     {
         self.router = self.router.fallback(handler);
+        self.outermost = None;
         self
     }
 
@@ -223,12 +234,14 @@ where
         T::Future: Send + 'static,
     {
         self.router = self.router.fallback_service(service);
+        self.outermost = None;
         self
     }
 
     /// Removes the fallback, as [`Router::reset_fallback`] does.
     pub fn reset_fallback(mut self) -> Self {
         self.router = self.router.reset_fallback();
+        self.outermost = None;
         self
     }
 
@@ -243,6 +256,7 @@ where
         T: 'static,
     {
         self.router = self.router.method_not_allowed_fallback(handler);
+        self.outermost = None;
         self
     }
 
@@ -253,6 +267,7 @@ where
             costs: self.costs,
             required: self.required,
             unlisted: self.unlisted,
+            outermost: self.outermost,
         }
     }
 
@@ -282,7 +297,13 @@ where
     /// [required](Self::require_costs) and a route has none.
     pub fn try_into_router(self) -> Result<Router<S>, CostError> {
         self.check()?;
-        Ok(self.router.layer(HandOver::new(self.costs)))
+        let costs = Arc::new(self.costs);
+        if self.outermost.is_some_and(|place| place.put(&costs)) {
+            return Ok(self.router);
+        }
+        let place = Place::default();
+        place.put(&costs);
+        Ok(self.router.layer(HandOver::new(Identity::new(), place)))
     }
 
     /// The plain router and the table, to give to `RateLimitLayer::with_costs`.
@@ -347,6 +368,7 @@ where
             costs,
             required: false,
             unlisted,
+            outermost: None,
         }
     }
 }
@@ -362,11 +384,16 @@ where
 
 impl<S> Clone for CostRouter<S> {
     fn clone(&self) -> Self {
+        // Both have the layers in common, and each will have a table of its own.
+        if let Some(place) = &self.outermost {
+            place.close();
+        }
         Self {
             router: self.router.clone(),
             costs: self.costs.clone(),
             required: self.required,
             unlisted: self.unlisted.clone(),
+            outermost: None,
         }
     }
 }

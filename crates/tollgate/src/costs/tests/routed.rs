@@ -369,3 +369,62 @@ fn prices_convert_from_what_is_at_hand() {
     assert_eq!(Price::from(Cost::new(5)), Price::from(5));
     assert_eq!(Price::default().to_string(), "default");
 }
+
+/// Whatever comes behind a router's last layer has its table, too, if it is not all that the router serves.
+#[tokio::test]
+async fn what_is_added_after_a_layer_sees_the_table_too() {
+    use tower::layer::util::Identity;
+
+    let probe = Probe::default();
+    let probed = |path: &str| {
+        let router = axum::Router::new().route(path, axum::routing::get(ok));
+        router.layer(probe.clone())
+    };
+    let service = || probe.layer(ok.with_state(()));
+    let layered = || CostRouter::<()>::new().route("/a", get(ok).cost(5));
+    let layered = || layered().layer(Identity::new());
+    let table = |path: &str| RouteCosts::new().set_any(path, 7);
+    let apps = [
+        layered().route("/b", get(ok).layer(probe.clone()).cost(7)),
+        layered().route_service_at("/b", 7, service()),
+        layered().nest("/b", CostRouter::from(probed("/")).with_costs(table("/"))),
+        layered().nest_service_at("/b", 7, service()),
+        layered().merge(CostRouter::from(probed("/b")).with_costs(table("/b"))),
+        layered()
+            .with_costs(table("/b"))
+            .fallback_service(service()),
+        layered()
+            .with_costs(table("/b"))
+            .fallback(ok.layer(probe.clone())),
+        CostRouter::new()
+            .route("/b", get(ok).cost(7))
+            .layer(Identity::new())
+            .route_layer(probe.clone()),
+        CostRouter::new()
+            .route("/b", post(ok))
+            .layer(Identity::new())
+            .with_costs(table("/b"))
+            .method_not_allowed_fallback(ok.layer(probe.clone())),
+    ];
+    for (i, app) in apps.into_iter().enumerate() {
+        let app = app.into_router();
+        assert_eq!(
+            probe.resolved(&app, Method::GET, "/b").await,
+            price(7),
+            "{i}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn copies_of_a_router_have_tables_of_their_own() {
+    let probe = Probe::default();
+    let router = CostRouter::<()>::new().layer(probe.clone());
+    let copy = router
+        .clone()
+        .with_costs(RouteCosts::new().set_any("/x", 7));
+    let router = router.with_costs(RouteCosts::new().set_any("/x", 5));
+    let (router, copy) = (router.into_router(), copy.into_router());
+    assert_eq!(probe.resolved(&router, Method::GET, "/x").await, price(5));
+    assert_eq!(probe.resolved(&copy, Method::GET, "/x").await, price(7));
+}
