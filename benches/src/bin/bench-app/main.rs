@@ -14,6 +14,7 @@ use axum::{
 };
 use tokio::net::TcpListener;
 
+mod alone;
 mod by_hand;
 mod counting;
 mod identity;
@@ -96,6 +97,8 @@ async fn limited(
     let router = Router::new().route("/", handler);
     let router = match setup.variant.as_str() {
         "bare" => router,
+        "fields-alone" => alone::fields(router),
+        "refusal-alone" => alone::refusal(),
         "by-hand" => by_hand::layer(setup, router).await?,
         "tower-governor" => peers::tower_governor(setup, router)?,
         "tower-rate-limit-fred" => peers::tower_rate_limit_fred(setup, router).await?,

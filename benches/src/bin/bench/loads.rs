@@ -49,6 +49,8 @@ pub(crate) const EXACT_PEERS: [&str; 3] = [
 pub(crate) fn caveat(variant: &str) -> &'static str {
     match variant {
         "bare" => "no limit",
+        "fields-alone" => "no limit; the header fields of one",
+        "refusal-alone" => "nothing is decided; the response to a rejected request",
         "tower-governor" => "each process for itself",
         "limitador-memory" => "each process for itself; fixed windows",
         "limitador-redis" => "fixed windows; asks and counts in two calls",
@@ -78,7 +80,7 @@ pub(crate) fn leaves_work(variant: &str) -> bool {
 
 /// Whether more than the bound is a fault of the variant, and not what it says of itself.
 pub(crate) fn holds_bound(variant: &str) -> bool {
-    !variant.starts_with("limitador") && ![FLOOR, RAW].contains(&variant)
+    !variant.starts_with("limitador") && ![FLOOR, RAW, "fields-alone"].contains(&variant)
 }
 
 /// What most have in common.
@@ -102,6 +104,7 @@ pub(crate) const LOADS: &[Load] = &[
         about: "1 000 tenants alike, all allowed",
         variants: &[
             FLOOR,
+            "fields-alone",
             "by-hand",
             "tower-governor",
             "tower-rate-limit-fred",
@@ -165,6 +168,7 @@ pub(crate) const LOADS: &[Load] = &[
         rate: 2,
         variants: &[
             FLOOR,
+            "refusal-alone",
             "by-hand",
             "tower-governor",
             "tower-rate-limit-fred",
