@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use tollgate_benches::{BoxError, Costs, Targets, Verdict, end_on_signals, machine};
+use tollgate_benches::{BoxError, Costs, Server, Targets, Verdict, end_on_signals, machine};
 
 const ROUNDS: usize = 151;
 
@@ -23,8 +23,10 @@ fn main() -> ExitCode {
 fn measure() -> Result<bool, BoxError> {
     end_on_signals()?;
     let targets = Targets::read()?;
+    let redis = Server::start(&[])?.info("server", "redis_version")?;
     println!(
-        "Measured on {}. Medians of {ROUNDS} rounds of 100 pipelined calls each, in turns (least…most).",
+        "Measured on {}; Redis {redis}. Medians of {ROUNDS} rounds of 100 pipelined calls each, in turns \
+         (least…most).",
         machine()
     );
     let costs = Costs::measure(ROUNDS)?;
