@@ -198,19 +198,20 @@ impl<L: Lane> Gather<L> {
         let called = self
             .node
             .call(current.clone(), Name::Gather, &args, Asking::No, deadline);
-        let replies = match called.await {
-            Ok(reply) => reply::each(reply, waiting.len()),
-            Err(error) if is_refusal(&error, "CROSSSLOT") => {
+        let reply = called.await;
+        match &reply {
+            Err(error) if is_refusal(error, "CROSSSLOT") => {
                 self.refused.store(true, Relaxed);
                 return waiting;
             }
-            Err(error) if is_refusal(&error, "NOPERM") => return waiting,
-            Err(error) => Err(error),
-        };
-        match replies {
-            Ok(replies) => {
-                for (waiter, reply) in waiting.into_iter().zip(replies) {
-                    let decided = reply.and_then(|reply| reply::decide(&waiter.check, &reply));
+            Err(error) if is_refusal(error, "NOPERM") => return waiting,
+            _ => {}
+        }
+        let reply = reply.as_ref().map_err(Clone::clone);
+        match reply.and_then(|reply| reply::lines(reply, waiting.len())) {
+            Ok(lines) => {
+                for (waiter, line) in waiting.into_iter().zip(lines) {
+                    let decided = reply::decide_line(&waiter.check, line);
                     if let Err(error) = &decided {
                         self.node.look_into(error.kind(), &current);
                     }

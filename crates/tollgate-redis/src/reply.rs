@@ -1,5 +1,7 @@
 //! What the scripts of the buckets answer.
 
+use std::iter;
+
 use tollgate_core::{
     Adjustment, Change, ChargeState, Check, Decision, ErrorKind, MAX_TOKENS, Source, StoreError,
     Wait,
@@ -51,31 +53,39 @@ impl Reply {
 ///
 /// If it is anything else. The script has run then, so the charge is open.
 pub(crate) fn decide(check: &Check, reply: &Reply) -> Result<Decision, StoreError> {
-    match read(check, reply) {
-        Some((granted, states)) => Ok(check.decide(granted, Source::Store, states)),
-        None => Err(malformed()),
-    }
+    let numbers = reply.list().unwrap_or_default().iter().map(Reply::number);
+    read(check, numbers).ok_or_else(malformed)
 }
 
-/// Reads `{ reply1, … }` of `gather.lua`, to that many checks.
+/// The lines of the text that `gather.lua` answers to that many checks.
 ///
 /// # Errors
 ///
-/// If it is anything else. The script has run then, so the charges are open. A check that the server refused,
-/// alone of all, has an error of its own, and was not charged.
-pub(crate) fn each(
-    reply: Reply,
+/// If it is anything else. The script has run then, so the charges are open.
+pub(crate) fn lines(
+    reply: &Reply,
     checks: usize,
-) -> Result<impl Iterator<Item = Result<Reply, StoreError>>, StoreError> {
-    match reply {
-        Reply::List(replies) if replies.len() == checks => {
-            Ok(replies.into_iter().map(|reply| match reply {
-                Reply::Text(refusal) => Err(failure::of_text(&refusal)),
-                reply => Ok(reply),
-            }))
-        }
-        _ => Err(malformed()),
+) -> Result<impl Iterator<Item = &str>, StoreError> {
+    let lines = reply.text().unwrap_or_default().split('\n');
+    if lines.clone().count() == checks {
+        Ok(lines)
+    } else {
+        Err(malformed())
     }
+}
+
+/// Reads `granted remaining1 retry_ms1 …`.
+///
+/// # Errors
+///
+/// If it is `!` and an error: the server refused this check, alone of all, and it was not charged. If it is anything
+/// else, as for the reply to a single check.
+pub(crate) fn decide_line(check: &Check, line: &str) -> Result<Decision, StoreError> {
+    if let Some(refusal) = line.strip_prefix('!') {
+        return Err(failure::of_text(refusal));
+    }
+    let numbers = line.split(' ').map(|number| number.parse().ok());
+    read(check, numbers).ok_or_else(malformed)
 }
 
 /// Reads `{ tokens1, … }` of `adjust.lua`.
@@ -95,24 +105,19 @@ fn malformed() -> StoreError {
     )
 }
 
-fn read<'a>(
-    check: &Check,
-    reply: &'a Reply,
-) -> Option<(u64, impl Iterator<Item = (u64, Wait)> + 'a)> {
-    let (granted, states) = reply.list()?.split_first()?;
-    let granted = u64::try_from(granted.number()?).ok()?;
-    let states = states.chunks(2);
-    let fits = granted <= check.count() && states.len() == check.charges().len();
-    (fits && states.clone().all(|it| state(it).is_some()))
-        .then(|| (granted, states.filter_map(state)))
+/// The decision that the numbers of a reply tell, each of them `None` if it is something else.
+fn read(check: &Check, mut numbers: impl Iterator<Item = Option<i64>>) -> Option<Decision> {
+    let granted = u64::try_from(numbers.next()??).ok()?;
+    let states = iter::from_fn(|| state(&mut numbers));
+    let decision = check.decide(granted, Source::Store, states);
+    let is_whole = decision.limits.iter().all(|it| it.remaining.is_some());
+    (granted <= check.count() && is_whole && numbers.next().is_none()).then_some(decision)
 }
 
 /// `remaining, retry_ms`
-fn state(pair: &[Reply]) -> Option<(u64, Wait)> {
-    let [remaining, retry] = pair else {
-        return None;
-    };
-    let (remaining, retry) = (u64::try_from(remaining.number()?).ok()?, retry.number()?);
+fn state(mut numbers: impl Iterator<Item = Option<i64>>) -> Option<(u64, Wait)> {
+    let (remaining, retry) = (numbers.next()??, numbers.next()??);
+    let remaining = u64::try_from(remaining).ok()?;
     (retry >= -1).then(|| (remaining, Wait::from_millis(retry)))
 }
 
@@ -223,18 +228,68 @@ mod tests {
         for reply in [
             Reply::Odd,
             Reply::Number(1),
-            numbers(&[]),
-            numbers(&[1]),
-            numbers(&[1, 5]),
-            numbers(&[1, 5, 0, 5]),
-            numbers(&[1, 5, 0, 5, 0]),
-            numbers(&[-1, 5, 0]),
-            numbers(&[4, 5, 0]),
-            numbers(&[1, -5, 0]),
-            numbers(&[1, 5, -2]),
-            numbers(&[i64::MIN, i64::MIN, i64::MIN]),
+            Reply::Text("1 5 0".to_owned()),
         ] {
             assert_malformed(&decide(&check(&["a"]), &reply).expect_err("malformed"));
+        }
+        let strange = Reply::List(vec![Reply::Number(1), Reply::Number(5), Reply::Odd]);
+        assert_malformed(&decide(&check(&["a"]), &strange).expect_err("malformed"));
+        for malformed in [
+            &[][..],
+            &[1],
+            &[1, 5],
+            &[1, 5, 0, 5],
+            &[1, 5, 0, 5, 0],
+            &[-1, 5, 0],
+            &[4, 5, 0],
+            &[1, -5, 0],
+            &[1, 5, -2],
+            &[i64::MIN, i64::MIN, i64::MIN],
+        ] {
+            let check = check(&["a"]);
+            assert_malformed(&decide(&check, &numbers(malformed)).expect_err("malformed"));
+            let words: Vec<_> = malformed.iter().map(ToString::to_string).collect();
+            let read = decide_line(&check, &words.join(" "));
+            assert_malformed(&read.expect_err("malformed"));
+        }
+    }
+
+    #[test]
+    fn a_line_says_what_the_reply_to_a_single_check_does() {
+        let check = check(&["a", "b"]);
+        let plain = decide(&check, &numbers(&[2, 5, 0, 0, -1])).expect("well formed");
+        let line = decide_line(&check, "2 5 0 0 -1").expect("well formed");
+        assert_eq!(line, plain);
+        for line in [
+            "",
+            "2 5 0 0",
+            "2 5 0 0 x",
+            "2 5 0 0 1.5",
+            "2  5 0 0",
+            "2 5 0 0 -1 ",
+        ] {
+            assert_malformed(&decide_line(&check, line).expect_err("malformed"));
+        }
+        let refused = decide_line(&check, "!WRONGTYPE no text").expect_err("refused");
+        assert_eq!(
+            (refused.kind(), refused.charge()),
+            (ErrorKind::NotABucket, ChargeState::NotCharged)
+        );
+    }
+
+    #[test]
+    fn each_check_has_a_line() {
+        let text = |text: &str| Reply::Text(text.to_owned());
+        let told = text("1 5 0\n!OOM\n0 0 9");
+        let told: Vec<_> = lines(&told, 3).expect("as many").collect();
+        assert_eq!(told, ["1 5 0", "!OOM", "0 0 9"]);
+        for reply in [
+            text("1 5 0\n1 5 0"),
+            text("1 5 0\n1 5 0\n1 5 0\n"),
+            Reply::Odd,
+        ] {
+            let told = lines(&reply, 3).map(Iterator::count);
+            assert_malformed(&told.expect_err("malformed"));
         }
     }
 }
