@@ -1,7 +1,8 @@
 //! Who is told what the limiter does.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
+use tokio::time::Instant;
 use tollgate_core::{Decision, StoreError};
 use tollgate_quota::{QuotaEvent, Quotas};
 
@@ -29,9 +30,10 @@ pub trait Observer: Send + Sync + 'static {
     /// A request had no identity, and was refused or let through for that.
     fn unidentified(&self) {}
 
-    /// The store answered, or failed, after `latency`.
-    fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
-        let _ = (latency, answer);
+    /// The store answered, or failed, just now; it was `asked` then. Who does not want to know how long that took need
+    /// not look at the clock.
+    fn store_answered(&self, asked: Instant, answer: &Result<Decision, StoreError>) {
+        let _ = (asked, answer);
     }
 
     /// A check was answered without a call of its own to the store.
@@ -107,8 +109,8 @@ impl<O: Observer + ?Sized> Observer for Arc<O> {
         (**self).unidentified();
     }
 
-    fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
-        (**self).store_answered(latency, answer);
+    fn store_answered(&self, asked: Instant, answer: &Result<Decision, StoreError>) {
+        (**self).store_answered(asked, answer);
     }
 
     fn call_saved(&self, by: SavedBy) {

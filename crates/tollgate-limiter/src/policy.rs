@@ -165,7 +165,7 @@ impl<S: Store> Policy<S> {
             Err(error) => error.kind() != ErrorKind::BreakerOpen,
         };
         if was_asked {
-            self.observer.store_answered(asked.elapsed(), &answer);
+            self.observer.store_answered(asked, &answer);
         }
         match answer {
             Ok(decision) => {

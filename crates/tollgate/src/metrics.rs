@@ -1,11 +1,12 @@
 //! What a limiter does, counted for Prometheus.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc};
 
 use prometheus::{
     Gauge, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge,
     IntGaugeVec, Opts, Registry, TextEncoder, core::Collector,
 };
+use tokio::time::Instant;
 use tollgate_core::{Decision, ErrorKind, StoreError};
 use tollgate_limiter::{BreakerState, FailurePolicy, Observer, SavedBy};
 use tollgate_quota::{DEFAULT_CLASS, QuotaEvent, Quotas};
@@ -308,9 +309,9 @@ impl Observer for Metrics {
             .inc();
     }
 
-    fn store_answered(&self, latency: Duration, answer: &Result<Decision, StoreError>) {
+    fn store_answered(&self, asked: Instant, answer: &Result<Decision, StoreError>) {
         let of_outcome = &self.families.latencies[usize::from(answer.is_err())];
-        of_outcome.observe(latency.as_secs_f64());
+        of_outcome.observe(asked.elapsed().as_secs_f64());
     }
 
     fn breaker_changed(&self, state: BreakerState) {

@@ -542,7 +542,7 @@ async fn a_look_charges_nothing_and_shows_all_that_is_the_tenants() {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
 
-        fn store_answered(&self, _: Duration, _: &Result<Decision, StoreError>) {
+        fn store_answered(&self, _: Instant, _: &Result<Decision, StoreError>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }

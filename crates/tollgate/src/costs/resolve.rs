@@ -138,7 +138,8 @@ fn is_wildcard(route: &str) -> bool {
 #[cfg(feature = "axum")]
 pub(super) fn matched_path<B>(request: &Request<B>) -> Option<&str> {
     let matched = request.extensions().get::<axum::extract::MatchedPath>()?;
-    Some(matched.as_str()).filter(|path| !path.contains("__private__axum_"))
+    let is_own = |path: &str| path.ends_with('}') && path.contains("__private__axum_");
+    Some(matched.as_str()).filter(|path| !is_own(path))
 }
 
 #[cfg(not(feature = "axum"))]
