@@ -2,7 +2,6 @@
 
 use std::{
     fmt,
-    num::NonZeroU64,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -21,14 +20,18 @@ use tollgate_core::{
 
 use self::{
     claim::Claim,
-    ledger::{Answer, Ledger, Spent, Way},
+    keeper::{Ends, Keeper},
+    ledger::{Answer, Batch, Ledger, Order, Spent, Way},
+    refund::Refund,
     sets::Sets,
 };
 use crate::{Observer, SavedBy};
 
 mod claim;
 mod demand;
+mod keeper;
 mod ledger;
+mod refund;
 mod sets;
 mod settings;
 
@@ -48,9 +51,10 @@ const CALLS_OF_A_CLAIM: u64 = 2;
 /// 1. *Claim.* As many requests as came in the last [`target`](LeaseSettings::target) span, at most a
 ///    [`share`](LeaseSettings::share) of what each bucket had left at the store's last answer. If that is for
 ///    fewer than three, each request makes its own call: near the limit nothing is claimed, and nothing lost.
-/// 2. *Renew.* When a quarter is left, in the background, one claim at a time. Requests that find nothing left
-///    wait for the claim on its way if it is likely to pay for them in time. One that was granted fewer
-///    answers those who have waited since it was sent with the store's own denial; the others make a call.
+/// 2. *Renew.* When a quarter is left, in the background, one claim at a time. If that will last, the claim goes
+///    up to 10 ms later, together with those of other sets. Requests that find nothing left wait for the claim
+///    on its way if it is likely to pay for them in time. One that was granted fewer answers those who have
+///    waited since it was sent with the store's own denial; the others make a call.
 /// 3. *Expire.* What is not spent within its [`life`](LeaseSettings::life), counted from when the claim was
 ///    sent, goes back to the store, also when no request comes any more, when a request comes with another
 ///    quota or number of shards, and at [`shutdown`](Self::shutdown). That is tried once.
@@ -87,11 +91,14 @@ struct Shared<S> {
     settings: LeaseSettings,
     observer: Arc<dyn Observer>,
     sets: Sets,
+    ends: Ends,
+    /// Claims that are not urgent go at whole multiples of [`LINGER`](ledger::LINGER) from then.
+    epoch: Instant,
     /// Where claims run, if not where the request does: that runtime may be driven for the request only.
     runtime: Option<Handle>,
     /// Calls that claims have made, or may make to give back, and that no request has made up for yet.
     owed: AtomicU64,
-    /// Each claim has a receiver, so it is known when there is none any more.
+    /// Each task that works on claims has a receiver, so it is known when there is none any more.
     closing: watch::Sender<bool>,
 }
 
@@ -109,6 +116,8 @@ impl<S: Store> Leases<S> {
             shared: Arc::new(Shared {
                 store,
                 sets: Sets::new(settings.max_sets),
+                ends: Ends::default(),
+                epoch: Instant::now(),
                 settings,
                 observer,
                 runtime: Handle::try_current().ok(),
@@ -149,16 +158,24 @@ impl<S: Store> Store for Leases<S> {
         let Some(request) = request else {
             return shared.store.check(check);
         };
-        if let Some(count) = request.claim {
-            shared.claim(&check, count);
+        if let Some(order) = request.claim {
+            shared.claim(&check, order);
         }
         match request.way {
             Way::Spend(spent) => {
                 shared.count(spent.other_payer.as_ref().unwrap_or(&check), 1, false);
                 shared.spare_call();
+                if spent.ends_batch {
+                    shared.spare_call();
+                }
                 CheckFuture::ready(Ok(allow(&check, &spent)))
             }
-            Way::Ask => shared.ask(check, request.era),
+            Way::Ask { void } => {
+                for batch in void {
+                    shared.give_back(batch);
+                }
+                shared.ask(check, request.era)
+            }
             Way::Wait(turn) => {
                 let shared = shared.clone();
                 CheckFuture::new(async move {
@@ -209,16 +226,32 @@ impl<S: Store + fmt::Debug> fmt::Debug for Leases<S> {
 
 impl<S: Store> Shared<S> {
     /// Starts a claim in the background.
-    fn claim(self: &Arc<Self>, check: &Check, count: NonZeroU64) {
-        let claim = Claim::new(self.clone(), check, count);
+    fn claim(self: &Arc<Self>, check: &Check, order: Order) {
+        let claim = Claim::new(self.clone(), check, order);
         if claim.comes_too_late() {
             return;
         }
         self.owed.fetch_add(CALLS_OF_A_CLAIM, Ordering::Relaxed);
         // Nobody waits for the task itself, which tells the account how it ends.
+        self.spawn(claim.run());
+    }
+
+    /// Sees to it that the batch of the account of `check` ends in time.
+    fn keep(self: &Arc<Self>, check: Check, expires: Instant) {
+        if let Some(number) = self.ends.add(check, expires, Instant::now()) {
+            self.spawn(Keeper::new(self.clone(), number).run());
+        }
+    }
+
+    /// Gives back what is left of a batch, in the background.
+    fn give_back(self: &Arc<Self>, batch: Batch) {
+        self.spawn(Refund::new(self.clone(), batch).run());
+    }
+
+    fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         match &self.runtime {
-            Some(runtime) => drop(runtime.spawn(claim.run())),
-            None => drop(tokio::spawn(claim.run())),
+            Some(runtime) => drop(runtime.spawn(task)),
+            None => drop(tokio::spawn(task)),
         }
     }
 

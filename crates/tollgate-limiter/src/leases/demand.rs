@@ -34,6 +34,11 @@ impl Demand {
         self.current = self.current.saturating_add(1);
     }
 
+    /// No fewer than [`recent`](Self::recent), whenever that is asked for.
+    pub(super) fn at_most(&self) -> u64 {
+        u64::from(self.current) + u64::from(self.previous)
+    }
+
     /// The requests of the interval up to `now`, as of the last that was counted: the ones of the interval
     /// before count as if they had come evenly.
     #[expect(

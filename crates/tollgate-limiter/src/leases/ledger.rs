@@ -10,6 +10,12 @@ use super::{LeaseSettings, demand::Demand};
 /// A claim is overdue after twice the time that the last call took, and this.
 const JITTER: Duration = Duration::from_millis(5);
 
+/// A claim that is not urgent lingers for so long at most, so that others go with it.
+pub(super) const LINGER: Duration = Duration::from_millis(10);
+
+/// A claim is not urgent when what is left will last for so long: requests come at random.
+const LASTING: Duration = LINGER.saturating_mul(8);
+
 /// Tokens and wait of each charge's bucket, at the store's last answer.
 pub(super) type States = Arc<[(u64, Wait)]>;
 
@@ -26,28 +32,36 @@ pub(super) struct Ledger {
     /// How long the last call that was answered took.
     trip: Duration,
     batches: VecDeque<Batch>,
-    next_batch: u64,
     claim: Option<Pending>,
     /// Requests that wait for the claim; what is left over from it, for the next one.
     waiters: VecDeque<Waiter>,
 }
 
 /// What is left of one claim.
-struct Batch {
-    number: u64,
+pub(super) struct Batch {
     /// As it was claimed for.
-    payer: Check,
-    unspent: u64,
+    pub(super) payer: Check,
+    /// The store's answer to the claim.
+    pub(super) decision: Decision,
+    pub(super) unspent: u64,
     /// Not to be spent from then on.
     expires: Instant,
-    /// Dropped when there is nothing to wait for any more.
-    _held: Option<oneshot::Sender<()>>,
+}
+
+/// A claim to make.
+#[derive(Clone, Copy)]
+pub(super) struct Order {
+    /// For so many requests.
+    pub(super) count: NonZeroU64,
+    /// Whether it is not urgent.
+    pub(super) lingers: bool,
 }
 
 /// A claim on its way.
 struct Pending {
     count: u64,
     era: u64,
+    /// When it is sent, at the latest.
     sent: Instant,
 }
 
@@ -75,30 +89,43 @@ pub(super) struct Spent {
     pub(super) states: States,
     /// The requests that this replica can still pay for.
     pub(super) unspent: u64,
+    /// Whether nothing is left of a batch now, so that nothing is to be given back.
+    pub(super) ends_batch: bool,
 }
 
 /// What a request is to do.
 pub(super) struct Request {
     pub(super) way: Way,
-    /// A claim to make, for so many requests, by whoever is told: nobody else is.
-    pub(super) claim: Option<NonZeroU64>,
+    /// A claim to make, by whoever is told: nobody else is.
+    pub(super) claim: Option<Order>,
     pub(super) era: u64,
 }
 
 pub(super) enum Way {
     Spend(Spent),
     Wait(oneshot::Receiver<Turn>),
-    Ask,
+    /// Make a call, and give back what was held for other quotas or shards.
+    Ask {
+        void: Vec<Batch>,
+    },
 }
 
 /// What became of a claim.
 pub(super) struct Settled {
-    /// The number of the batch, if one is held now; otherwise nothing was taken from the claim.
-    pub(super) batch: Option<u64>,
-    /// So many of the granted went to waiting requests.
-    pub(super) handed: u64,
+    /// So many requests are not leased any more: they were not granted, or waited for it.
+    pub(super) gone: u64,
+    pub(super) rest: Rest,
     /// The next claim to make, for those who have waited in vain.
-    pub(super) next: Option<NonZeroU64>,
+    pub(super) next: Option<Order>,
+}
+
+/// What is left of a claim when those who have waited for it are paid for.
+pub(super) enum Rest {
+    None,
+    /// The account has it now.
+    Held,
+    /// It came too late to be spent.
+    Void(Batch),
 }
 
 impl Ledger {
@@ -111,7 +138,6 @@ impl Ledger {
             answers: false,
             trip: Duration::ZERO,
             batches: VecDeque::new(),
-            next_batch: 0,
             claim: None,
             waiters: VecDeque::new(),
         }
@@ -129,15 +155,21 @@ impl Ledger {
         settings: &LeaseSettings,
         now: Instant,
     ) -> Request {
-        if !is_same_payer(&self.check, check) {
-            self.change_payer(check, now);
-        }
+        let void = if is_same_payer(&self.check, check) {
+            Vec::new()
+        } else {
+            self.change_payer(check)
+        };
         self.demand.count(now);
         let spent = self.spend(check, now);
         let claim = self.order(settings, now);
         let way = match spent {
             Some(spent) => Way::Spend(spent),
-            None => self.wait(check, now).map_or(Way::Ask, Way::Wait),
+            // Nobody waits when there is something void: the claim on its way is so, too.
+            None => match self.wait(check, now) {
+                Some(turn) => Way::Wait(turn),
+                None => Way::Ask { void },
+            },
         };
         Request {
             way,
@@ -164,63 +196,49 @@ impl Ledger {
         }
     }
 
-    /// Ends the claim for `payer` that is on its way. `expires` is when the tokens that it brings do, and `held` is
-    /// dropped when they are spent or void before.
+    /// Ends the claim for `payer` that is on its way.
     pub(super) fn settle(
         &mut self,
         settings: &LeaseSettings,
         payer: &Check,
-        answer: &Result<Decision, StoreError>,
-        expires: Instant,
-        held: oneshot::Sender<()>,
+        answer: Result<Decision, StoreError>,
+        sent: Instant,
         now: Instant,
     ) -> Settled {
+        let claim = self.claim.take().filter(|it| it.era == self.era);
+        if let Some(claim) = &claim {
+            self.learn(claim.era, sent, &answer, now);
+        }
         let mut settled = Settled {
-            batch: None,
-            handed: 0,
+            gone: payer.count(),
+            rest: Rest::None,
             next: None,
         };
-        let Some(claim) = self.claim.take() else {
-            return settled;
-        };
-        if claim.era != self.era {
-            return settled;
-        }
-        self.learn(claim.era, claim.sent, answer, now);
         match answer {
-            Err(error) => {
-                let asked_for = usize::try_from(claim.count).unwrap_or(usize::MAX);
-                for waiter in self.waiters.drain(..).take(asked_for) {
-                    let _ = waiter.turn.send(Err(error.clone()));
+            Err(error) => self.fail(payer.count(), &error),
+            Ok(decision) => {
+                let expires = sent + settings.life;
+                let mut batch = Batch {
+                    payer: payer.clone(),
+                    unspent: decision.granted,
+                    decision,
+                    expires,
+                };
+                let claim = claim.filter(|_| now < expires);
+                if let Some(claim) = &claim {
+                    self.serve(claim, sent, &mut batch);
                 }
-            }
-            Ok(decision) if now < expires => {
-                let mut unspent = decision.granted;
-                if let Some(states) = states_of(decision) {
-                    settled.handed = self.hand_out(&mut unspent, &states);
-                    if decision.granted < claim.count {
-                        self.deny(claim.sent, decision.source, &states);
-                    }
+                settled.gone -= batch.unspent.min(settled.gone);
+                if batch.unspent > 0 && claim.is_some() {
+                    self.batches.push_back(batch);
+                    settled.rest = Rest::Held;
+                } else if batch.unspent > 0 {
+                    settled.rest = Rest::Void(batch);
                 }
-                if decision.granted > 0 {
-                    let number = self.next_batch;
-                    self.next_batch += 1;
-                    settled.batch = Some(number);
-                    if unspent > 0 {
-                        self.batches.push_back(Batch {
-                            number,
-                            payer: payer.clone(),
-                            unspent,
-                            expires,
-                            _held: Some(held),
-                        });
-                    }
-                }
-                if !self.waiters.is_empty() {
+                if claim.is_some() && !self.waiters.is_empty() {
                     settled.next = self.order(settings, now);
                 }
             }
-            Ok(_) => {}
         }
         if settled.next.is_none() {
             self.waiters.clear();
@@ -236,32 +254,48 @@ impl Ledger {
     }
 
     /// Takes what is left of a batch out, for good.
-    pub(super) fn withdraw(&mut self, number: u64) -> u64 {
-        let position = self.batches.iter().position(|it| it.number == number);
-        let batch = position.and_then(|position| self.batches.remove(position));
-        batch.map_or(0, |batch| batch.unspent)
+    pub(super) fn withdraw(&mut self, expires: Instant) -> Option<Batch> {
+        let position = self.batches.iter().position(|it| it.expires == expires)?;
+        self.batches.remove(position)
     }
 
-    /// Pays for waiting requests, oldest first. Returns how many took it.
-    fn hand_out(&mut self, unspent: &mut u64, states: &States) -> u64 {
-        let mut handed = 0;
+    /// Tells as many as a claim was for that it has failed.
+    fn fail(&mut self, count: u64, error: &StoreError) {
+        let count = usize::try_from(count).unwrap_or(usize::MAX);
+        for waiter in self.waiters.drain(..).take(count) {
+            let _ = waiter.turn.send(Err(error.clone()));
+        }
+    }
+
+    /// Answers those who wait, as far as `claim` can.
+    fn serve(&mut self, claim: &Pending, sent: Instant, batch: &mut Batch) {
+        let Some(states) = states_of(&batch.decision) else {
+            return;
+        };
+        self.hand_out(&mut batch.unspent, &states);
+        if batch.decision.granted < claim.count {
+            self.deny(sent, batch.decision.source, &states);
+        }
+    }
+
+    /// Pays for waiting requests, oldest first.
+    fn hand_out(&mut self, unspent: &mut u64, states: &States) {
         while *unspent > 0 {
             let Some(waiter) = self.waiters.pop_front() else {
                 break;
             };
             let spent = Spent {
-                // The claim itself counts what it hands out.
+                // The claim itself counts what it hands out, and what it need not give back.
                 other_payer: None,
                 states: states.clone(),
                 unspent: *unspent - 1,
+                ends_batch: false,
             };
             // One that has given up leaves it to the others.
             if waiter.turn.send(Ok(Answer::Granted(spent))).is_ok() {
                 *unspent -= 1;
-                handed += 1;
             }
         }
-        handed
     }
 
     /// Denies the requests that have waited since before the claim was sent. The store may have decided it
@@ -283,13 +317,15 @@ impl Ledger {
         let is_other = batch.payer.key_class() != check.key_class();
         let other_payer = is_other.then(|| batch.payer.clone());
         batch.unspent -= 1;
-        if batch.unspent == 0 {
+        let ends_batch = batch.unspent == 0;
+        if ends_batch {
             self.batches.remove(position);
         }
         Some(Spent {
             other_payer,
             states: states.clone(),
             unspent: self.unspent(now),
+            ends_batch,
         })
     }
 
@@ -299,17 +335,18 @@ impl Ledger {
     }
 
     /// The next claim, if it is time for one.
-    fn order(&mut self, settings: &LeaseSettings, now: Instant) -> Option<NonZeroU64> {
+    fn order(&mut self, settings: &LeaseSettings, now: Instant) -> Option<Order> {
         if self.claim.is_some() || !self.answers {
             return None;
         }
         let states = self.states.as_ref()?;
         let unspent = self.unspent(now);
-        // Not even the largest: that is quickly known, and so for most requests.
-        if unspent > settings.largest_batch / 4 {
+        // Too much for any claim: that is quickly known, and so for most requests.
+        if unspent > self.demand.at_most().min(settings.largest_batch) / 4 {
             return None;
         }
-        let wanted = self.demand.recent(now).min(settings.largest_batch);
+        let demand = self.demand.recent(now);
+        let wanted = demand.min(settings.largest_batch);
         let charges = self.check.charges().iter().zip(&**states);
         let count = charges.fold(wanted, |count, (charge, (remaining, _))| {
             affordable(settings.share, *remaining, charge.cost.tokens()).min(count)
@@ -318,12 +355,14 @@ impl Ledger {
         if count < LeaseSettings::SMALLEST_BATCH || unspent > count / 4 {
             return None;
         }
+        let lingers = lasts(unspent, demand, settings.target) >= LASTING;
         self.claim = Some(Pending {
             count,
             era: self.era,
-            sent: now,
+            sent: if lingers { now + LINGER } else { now },
         });
-        NonZeroU64::new(count)
+        let count = NonZeroU64::new(count)?;
+        Some(Order { count, lingers })
     }
 
     /// Waits for the claim on its way, if that is likely to pay for this request in time.
@@ -352,17 +391,14 @@ impl Ledger {
         Some(turn)
     }
 
-    /// All that is known and claimed was for other quotas or shards.
-    fn change_payer(&mut self, check: &Check, now: Instant) {
+    /// All that is known and claimed was for other quotas or shards. Returns what is held of it.
+    fn change_payer(&mut self, check: &Check) -> Vec<Batch> {
         self.check = check.clone();
         self.era += 1;
         self.states = None;
         self.answers = false;
         self.waiters.clear();
-        for batch in &mut self.batches {
-            batch.expires = batch.expires.min(now);
-            batch._held = None;
-        }
+        self.batches.drain(..).collect()
     }
 }
 
@@ -391,4 +427,11 @@ fn affordable(share: f64, remaining: u64, cost: u64) -> u64 {
         return u64::MAX;
     }
     (share * remaining as f64 / cost as f64) as u64
+}
+
+/// For how long that many requests last when `demand` come per `target`.
+fn lasts(unspent: u64, demand: u64, target: Duration) -> Duration {
+    let unspent = u32::try_from(unspent).unwrap_or(u32::MAX);
+    let demand = u32::try_from(demand).unwrap_or(u32::MAX).max(1);
+    target.saturating_mul(unspent) / demand
 }

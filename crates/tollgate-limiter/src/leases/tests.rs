@@ -1,6 +1,6 @@
 use std::{
     collections::HashMap,
-    num::NonZeroU8,
+    num::{NonZeroU8, NonZeroU64},
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
@@ -47,6 +47,8 @@ enum Fault {
 struct Log {
     /// Counts of the checks that were sent to the store.
     checks: Vec<u64>,
+    /// When claims were sent.
+    claimed: Vec<Instant>,
     adjustments: usize,
     saved: usize,
     /// How often the number of leased tokens has changed.
@@ -145,7 +147,12 @@ impl Link {
 
 impl Store for Link {
     fn check(&self, check: Check) -> CheckFuture {
-        self.log().checks.push(check.count());
+        let mut log = self.log();
+        log.checks.push(check.count());
+        if check.count() > 1 {
+            log.claimed.push(Instant::now());
+        }
+        drop(log);
         CheckFuture::new(self.clone().call(move |link| {
             let is_single = check.count() == 1;
             let cost = check.charges()[0].cost.tokens();

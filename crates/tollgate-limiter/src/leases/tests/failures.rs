@@ -254,3 +254,40 @@ fn claims_that_end_with_their_runtime_are_not_leased_any_more() {
     let answer = runtime().block_on(ask(&replica, thousand()));
     assert_eq!(answer.expect("an answer").source, Source::Store);
 }
+
+#[test]
+fn leases_end_though_the_runtime_of_earlier_ones_is_not_driven() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let lease = async || {
+        let _ = ask_at_once(&replica, &thousand(), 10).await;
+        let _ = ask(&replica, thousand()).await;
+        assert!(link.log().outstanding() > 0);
+    };
+    let stopped = runtime();
+    stopped.block_on(lease());
+    runtime().block_on(async {
+        sleep(5 * SECOND).await;
+        lease().await;
+        sleep(2 * SECOND).await;
+        assert_eq!(link.log().outstanding(), 0);
+    });
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_lingers_is_not_made_when_the_service_ends() {
+    let link = Link::new();
+    let replica = with_lease(&link, &thousand()).await;
+    // The last of these orders the next claim.
+    let mut spent = 0;
+    while link.log().outstanding() <= 10 {
+        let _ = ask(&replica, thousand()).await;
+        spent += 1;
+    }
+    replica.shutdown().await;
+    let log = link.log();
+    assert_eq!(log.claims(), 1);
+    assert_eq!(log.outstanding(), 0);
+    // Ten calls of their own, the claim, and what it gave back.
+    assert_eq!(log.saved, 11 + spent - 12);
+}

@@ -23,6 +23,94 @@ async fn a_busy_tenant_never_waits_for_the_store() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_claim_that_is_urgent_does_not_linger() {
+    let link = Link::new();
+    let settings = LeaseSettings {
+        target: 40 * MS,
+        ..LeaseSettings::default()
+    };
+    let replica = link.replica(settings);
+    let check = check(quota(100_000, "1/s"), 1);
+    let _ = ask_often(&replica, &check, 100, MS).await;
+    // A quarter lasts for 10 ms, and a call takes four.
+    for _ in 0..1_000 {
+        let before = Instant::now();
+        let decision = ask(&replica, check.clone()).await.expect("an answer");
+        assert_eq!(decision.source, Source::Lease);
+        assert_eq!(before.elapsed(), Duration::ZERO, "it has waited");
+        sleep(MS).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn claims_that_are_not_urgent_go_together() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let mut asking = JoinSet::new();
+    for tenant in 0..10 {
+        let charge = charge(&format!("l{tenant}"), quota(100_000, "1/s"), 1);
+        let check = Check::single(charge).with_lease(true);
+        let replica = replica.clone();
+        asking.spawn(async move {
+            sleep(tenant * MS).await;
+            let _ = ask_often(&replica, &check, 20, 11 * MS).await;
+            replica.shared.store.log().claimed.clear();
+            ask_often(&replica, &check, 300, 11 * MS).await
+        });
+    }
+    let _ = asking.join_all().await;
+    let mut claimed = link.log().claimed.clone();
+    let claims = claimed.len();
+    claimed.sort_unstable();
+    claimed.dedup();
+    assert!(claims >= 50, "{claims} claims");
+    assert!(claimed.len() < claims / 2, "{} rounds", claimed.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_at_random_cost_hardly_more_calls_than_even_ones() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let check = check(quota(100_000, "1000/s"), 1);
+    // One in 19.5 ms, so a claim for 25 or 26.
+    let mut random = 42_u64;
+    for _ in 0..5_000 {
+        random = random.wrapping_mul(6_364_136_223_846_793_005);
+        random = random.wrapping_add(1);
+        let pause = Duration::from_millis((random >> 33) % 40);
+        assert_eq!(ask_often(&replica, &check, 1, pause).await, 1);
+    }
+    let log = link.log();
+    let calls = log.checks.len() + log.adjustments;
+    assert!((190..=205).contains(&calls), "{calls} calls");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_claim_was_overtaken_ends_in_time() {
+    let link = Link::new();
+    let replica = link.replica(LeaseSettings::default());
+    let [first, second] = ["a", "b"].map(|name| {
+        let charge = charge(name, quota(1_000, "1/h"), 1);
+        Check::single(charge).with_lease(true)
+    });
+    for check in [&first, &second] {
+        let _ = ask_at_once(&replica, check, 10).await;
+    }
+    link.weather.lock().expect("no panic").1 = 100 * MS;
+    let sent = Instant::now();
+    let slow = replica.check(first.clone());
+    sleep(100 * MS).await;
+    link.weather.lock().expect("no panic").1 = 2 * MS;
+    let _ = ask(&replica, second.clone()).await;
+    assert!(slow.await.is_ok());
+    assert_eq!(link.log().outstanding(), 20);
+    sleep_until(sent + SECOND + 10 * MS).await;
+    assert_eq!(link.log().outstanding(), 10);
+    sleep_until(sent + SECOND + 110 * MS).await;
+    assert_eq!(link.log().outstanding(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_is_not_spent_goes_back_though_nobody_asks_any_more() {
     let link = Link::new();
     let replica = link.replica(LeaseSettings::default());
@@ -396,6 +484,24 @@ async fn calls_saved_are_the_requests_without_a_call_less_the_calls_that_leases_
         let spared = asked.saturating_sub(calls);
         assert_eq!(log.saved, spared, "{asked} requests, {calls} calls");
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_goes_to_waiting_requests_whole_costs_one_call() {
+    let link = Link::new();
+    let settings = LeaseSettings {
+        largest_batch: 10,
+        ..LeaseSettings::default()
+    };
+    let replica = link.replica(settings);
+    let check = check(quota(1_000, "1/h"), 1);
+    for _ in 0..2 {
+        assert_eq!(ask_at_once(&replica, &check, 10).await, 10);
+    }
+    replica.shutdown().await;
+    let log = link.log();
+    assert_eq!((log.checks.len(), log.adjustments), (11, 0));
+    assert_eq!(log.saved, 20 - 11);
 }
 
 #[test]

@@ -5,9 +5,9 @@ use loom::{
     thread,
 };
 
-use tokio::sync::oneshot::{self, error::TryRecvError};
+use tokio::sync::oneshot::error::TryRecvError;
 
-use super::*;
+use super::{super::ledger::Rest, *};
 
 struct World {
     ledger: Mutex<Account>,
@@ -24,6 +24,8 @@ struct Account {
     spent: u64,
     handed: u64,
     withdrawn: u64,
+    /// Batches that are held, less those of which all was spent or withdrawn.
+    batches: u64,
 }
 
 impl World {
@@ -37,7 +39,7 @@ impl World {
         let mut ledger = Ledger::new(check.clone(), &settings, now);
         for _ in 0..10 {
             let request = ledger.request(&check, &settings, now);
-            assert!(matches!(request.way, Way::Ask) && request.claim.is_none());
+            assert!(matches!(request.way, Way::Ask { .. }) && request.claim.is_none());
         }
         ledger.learn(0, now, &Ok(base.answer(1)), now);
         let world = Self {
@@ -48,6 +50,7 @@ impl World {
                 spent: 0,
                 handed: 0,
                 withdrawn: 0,
+                batches: 0,
             }),
             settings,
             check,
@@ -66,32 +69,32 @@ impl World {
         let request = account
             .ledger
             .request(&self.check, &self.settings, self.now);
-        account.spent += u64::from(matches!(request.way, Way::Spend(_)));
+        if let Way::Spend(spent) = &request.way {
+            account.spent += 1;
+            account.batches -= u64::from(spent.ends_batch);
+        }
         account.claims_under_way += u64::from(request.claim.is_some());
         assert!(account.claims_under_way <= 1, "two claims at a time");
         drop(account);
 
         let mut claim = request.claim;
-        while let Some(count) = claim.take() {
+        while let Some(Order { count, .. }) = claim.take() {
             let granted = granted.min(count.get());
             // The store is asked meanwhile.
             thread::yield_now();
-            let (held, _spent) = oneshot::channel();
             let mut account = self.ledger.lock().expect("no panic");
             account.claims_under_way -= 1;
             account.granted += granted;
-            let expires = self.now + self.settings.life;
             let answer = Ok(base.answer(granted));
             let settled = account.ledger.settle(
                 &self.settings,
-                &self.check,
-                &answer,
-                expires,
-                held,
+                &self.check.clone().with_count(count),
+                answer,
+                self.now,
                 self.now,
             );
-            account.handed += settled.handed;
-            assert_eq!(settled.batch.is_some(), granted > 0);
+            account.handed += settled.gone - (count.get() - granted);
+            account.batches += u64::from(matches!(settled.rest, Rest::Held));
             claim = settled.next;
             account.claims_under_way += u64::from(claim.is_some());
         }
@@ -103,19 +106,24 @@ impl World {
         }
     }
 
-    /// The time of the first batch is over.
+    /// The time of a batch is over.
     fn end(&self) {
         let mut account = self.ledger.lock().expect("no panic");
-        let left = account.ledger.withdraw(0);
-        account.withdrawn += left;
+        let expires = self.now + self.settings.life;
+        if let Some(batch) = account.ledger.withdraw(expires) {
+            account.withdrawn += batch.unspent;
+            account.batches -= 1;
+        }
     }
 
     /// Takes out what is left: each token has gone exactly one way.
     fn balance(&self) {
-        let mut account = self.ledger.lock().expect("no panic");
-        let rest: u64 = (0..10).map(|number| account.ledger.withdraw(number)).sum();
-        let gone = account.spent + account.handed + account.withdrawn + rest;
-        assert_eq!(account.granted, gone);
+        for _ in 0..10 {
+            self.end();
+        }
+        let account = self.ledger.lock().expect("no panic");
+        let gone = account.spent + account.handed + account.withdrawn;
+        assert_eq!((account.granted, account.batches), (gone, 0));
         assert_eq!(account.claims_under_way, 0);
     }
 }
