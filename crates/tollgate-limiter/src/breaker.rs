@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
+    sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, RwLock},
     time::Duration,
 };
 
@@ -195,8 +195,12 @@ impl<S: fmt::Debug> fmt::Debug for Breaker<S> {
 }
 
 fn open() -> StoreError {
-    let error = "the circuit breaker is open: too many checks have failed";
-    StoreError::new(ErrorKind::BreakerOpen, ChargeState::NotCharged, error)
+    /// One for all: there may be as many as requests.
+    static OPEN: LazyLock<StoreError> = LazyLock::new(|| {
+        let error = "the circuit breaker is open: too many checks have failed";
+        StoreError::new(ErrorKind::BreakerOpen, ChargeState::NotCharged, error)
+    });
+    OPEN.clone()
 }
 
 /// Shows one state for all circuits.
