@@ -8,10 +8,10 @@ use std::{
     time::Duration,
 };
 
-use axum::body::Body;
+use axum::{Router, body::Body};
 use http::{Request, Response, StatusCode};
 use tollgate::{
-    FailurePolicy, Headers, LeaseSettings, LimitName, LimitRule, Limiter, MemoryStore, Metrics,
+    CostRouter, FailurePolicy, Headers, LeaseSettings, LimitName, LimitRule, Limiter, MemoryStore, Metrics,
     Quota, Quotas, RateLimitLayer, RouteCosts, Store, Tenant,
 };
 use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture};
@@ -33,10 +33,14 @@ pub enum Way {
     DenialCached,
     /// It is paid for by a lease.
     Leased,
+    /// The service alone, in a router of Axum.
+    Routes,
+    /// Allowed, without fields, by the layer of a router with costs.
+    Routed,
 }
 
 impl Way {
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Floor,
         Self::Allowed,
         Self::AllowedHeaderless,
@@ -45,7 +49,19 @@ impl Way {
         Self::Asked,
         Self::DenialCached,
         Self::Leased,
+        Self::Routes,
+        Self::Routed,
     ];
+
+    /// What is not the layer's in it.
+    #[must_use]
+    pub const fn floor(self) -> Option<Self> {
+        match self {
+            Self::Floor | Self::Routes => None,
+            Self::Routed => Some(Self::Routes),
+            _ => Some(Self::Floor),
+        }
+    }
 
     #[must_use]
     pub const fn name(self) -> &'static str {
@@ -58,6 +74,8 @@ impl Way {
             Self::Asked => "asked",
             Self::DenialCached => "denial-cached",
             Self::Leased => "leased",
+            Self::Routes => "routes",
+            Self::Routed => "routed",
         }
     }
 
@@ -75,8 +93,13 @@ impl Way {
     pub fn start(self) -> Box<dyn FnMut()> {
         let tenant = Tenant::new("acme", "pro").expect("an id");
         let service = service_fn(answer);
-        if self == Self::Floor {
-            return sender(tenant, StatusCode::OK, service);
+        match self {
+            Self::Floor => return sender(tenant, StatusCode::OK, service),
+            Self::Routes => {
+                let routes = Router::new().route_service("/", service);
+                return sender(tenant, StatusCode::OK, routes);
+            }
+            _ => {}
         }
         let is_denied = matches!(self, Self::Denied | Self::DenialCached);
         let quota = if is_denied {
@@ -107,20 +130,22 @@ impl Way {
             // However slowly they are counted, none of them expires.
             let mut leases = LeaseSettings::default();
             leases.life = Duration::from_secs(60);
-            leases.target = leases.life;
             builder = builder.leases(leases);
         }
         if self == Self::AllowedMetrics {
             builder = builder.observer(Metrics::new());
         }
-        let layer = RateLimitLayer::new(builder.build().expect("a limiter"))
-            .with_costs(RouteCosts::default())
-            .expect("costs");
+        let layer = RateLimitLayer::new(builder.build().expect("a limiter"));
         drop(entered);
         let layer = match self {
-            Self::AllowedHeaderless => layer.with_headers(Headers::RetryAfterOnly),
+            Self::AllowedHeaderless | Self::Routed => layer.with_headers(Headers::RetryAfterOnly),
             _ => layer,
         };
+        if self == Self::Routed {
+            let routes = CostRouter::new().route_service("/", service).layer(layer);
+            return sender(tenant, StatusCode::OK, routes.into_router());
+        }
+        let layer = layer.with_costs(RouteCosts::default()).expect("costs");
         let service = layer.layer(service);
         if is_denied {
             // The one token that there is.

@@ -51,10 +51,10 @@ const CALLS_OF_A_CLAIM: u64 = 2;
 /// 1. *Claim.* As many requests as came in the last [`target`](LeaseSettings::target) span, at most a
 ///    [`share`](LeaseSettings::share) of what each bucket had left at the store's last answer. If that is for
 ///    fewer than three, each request makes its own call: near the limit nothing is claimed, and nothing lost.
-/// 2. *Renew.* When a quarter is left, in the background, one claim at a time. If that will last, the claim goes
-///    up to 10 ms later, together with those of other sets. Requests that find nothing left wait for the claim
-///    on its way if it is likely to pay for them in time. One that was granted fewer answers those who have
-///    waited since it was sent with the store's own denial; the others make a call.
+/// 2. *Renew.* When a quarter is left, in the background, one claim at a time. As long as that lasts, the claim may
+///    linger for up to 10 ms, to go together with those of other sets. Requests that find nothing left wait for
+///    the claim on its way if it is likely to pay for them in time. One that was granted fewer answers those who
+///    have waited since it was sent with the store's own denial; the others make a call.
 /// 3. *Expire.* What is not spent within its [`life`](LeaseSettings::life), counted from when the claim was
 ///    sent, goes back to the store, also when no request comes any more, when a request comes with another
 ///    quota or number of shards, and at [`shutdown`](Self::shutdown). That is tried once.

@@ -1,6 +1,6 @@
 //! How many allocations a request takes on each way through the layer, beyond those of the service alone.
 
-use std::alloc::System;
+use std::{alloc::System, collections::BTreeMap};
 
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 use tollgate_hot_path::Way;
@@ -11,7 +11,7 @@ static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
 const REQUESTS: usize = 10_000;
 
 fn main() {
-    let mut floor = (0.0, 0.0);
+    let mut all = BTreeMap::new();
     println!(
         "| way through the layer | allocations per request | bytes per request |\n|---|---:|---:|"
     );
@@ -26,14 +26,15 @@ fn main() {
         }
         let change = region.change();
         let per_request = |number: usize| number as f64 / REQUESTS as f64;
-        let all = (
+        let taken = (
             per_request(change.allocations + change.reallocations),
             per_request(change.bytes_allocated),
         );
-        if way == Way::Floor {
-            floor = all;
-        } else {
-            let (count, bytes) = (all.0 - floor.0, all.1 - floor.1);
+        all.insert(way.name(), taken);
+        // A floor comes before what stands on it.
+        if let Some(floor) = way.floor() {
+            let floor = all[floor.name()];
+            let (count, bytes) = (taken.0 - floor.0, taken.1 - floor.1);
             println!("| {} | {count:.1} | {bytes:.0} |", way.name());
         }
     }

@@ -34,11 +34,14 @@ fn main() -> ExitCode {
 }
 
 fn measure() -> Result<bool, BoxError> {
-    let floor = instructions(Way::Floor)?;
-    let mut counted = BTreeMap::new();
-    for way in Way::ALL.into_iter().filter(|way| *way != Way::Floor) {
-        counted.insert(way.name(), instructions(way)? - floor);
+    let mut all = BTreeMap::new();
+    for way in Way::ALL {
+        all.insert(way.name(), instructions(way)?);
     }
+    let counted: BTreeMap<_, _> = Way::ALL
+        .into_iter()
+        .filter_map(|way| Some((way.name(), all[way.name()] - all[way.floor()?.name()])))
+        .collect();
     if env::args().any(|arg| arg == "--store") {
         let lines = counted
             .iter()

@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use tokio::{
-    sync::watch,
-    time::{Instant, sleep_until, timeout_at},
+    sync::{oneshot, watch},
+    time::{Instant, timeout_at},
 };
 use tollgate_core::{ChargeState, Check, ErrorKind, Store, StoreError};
 
@@ -21,7 +21,8 @@ pub(super) struct Claim<S: Store> {
     shared: Arc<Shared<S>>,
     /// A request that it pays for, as many times as the check says.
     check: Check,
-    lingers: bool,
+    /// Until the other side is dropped, if it is not urgent.
+    lingers: Option<oneshot::Receiver<()>>,
     /// Whether the account has heard how it has ended.
     is_settled: bool,
     closing: watch::Receiver<bool>,
@@ -55,8 +56,8 @@ impl<S: Store> Claim<S> {
     }
 
     pub(super) async fn run(mut self) {
-        if self.lingers {
-            sleep_until(self.next_round()).await;
+        if let Some(becomes_urgent) = self.lingers.take() {
+            let _ = timeout_at(self.next_round(), becomes_urgent).await;
             if self.comes_too_late() {
                 (0..CALLS_OF_A_CLAIM).for_each(|_| self.shared.spare_call());
                 return;

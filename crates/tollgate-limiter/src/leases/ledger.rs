@@ -49,12 +49,11 @@ pub(super) struct Batch {
 }
 
 /// A claim to make.
-#[derive(Clone, Copy)]
 pub(super) struct Order {
     /// For so many requests.
     pub(super) count: NonZeroU64,
-    /// Whether it is not urgent.
-    pub(super) lingers: bool,
+    /// If it is not urgent: until the other side is dropped.
+    pub(super) lingers: Option<oneshot::Receiver<()>>,
 }
 
 /// A claim on its way.
@@ -63,6 +62,8 @@ struct Pending {
     era: u64,
     /// When it is sent, at the latest.
     sent: Instant,
+    /// Dropped when it has become urgent.
+    lingers: Option<oneshot::Sender<()>>,
 }
 
 /// A request that waits for a claim.
@@ -355,19 +356,31 @@ impl Ledger {
         if count < LeaseSettings::SMALLEST_BATCH || unspent > count / 4 {
             return None;
         }
-        let lingers = lasts(unspent, demand, settings.target) >= LASTING;
-        self.claim = Some(Pending {
+        let mut claim = Pending {
             count,
             era: self.era,
-            sent: if lingers { now + LINGER } else { now },
-        });
-        let count = NonZeroU64::new(count)?;
-        Some(Order { count, lingers })
+            sent: now,
+            lingers: None,
+        };
+        let mut order = Order {
+            count: NonZeroU64::new(count)?,
+            lingers: None,
+        };
+        if lasts(unspent, demand, settings.target) >= LASTING {
+            let (sender, receiver) = oneshot::channel();
+            claim.sent += LINGER;
+            (claim.lingers, order.lingers) = (Some(sender), Some(receiver));
+        }
+        self.claim = Some(claim);
+        Some(order)
     }
 
     /// Waits for the claim on its way, if that is likely to pay for this request in time.
     fn wait(&mut self, check: &Check, now: Instant) -> Option<oneshot::Receiver<Turn>> {
-        let claim = self.claim.as_ref().filter(|it| it.era == self.era)?;
+        let claim = self.claim.as_mut().filter(|it| it.era == self.era)?;
+        if claim.lingers.take().is_some() {
+            claim.sent = claim.sent.min(now);
+        }
         if now > claim.sent + 2 * self.trip + JITTER {
             return None;
         }

@@ -68,6 +68,32 @@ async fn claims_that_are_not_urgent_go_together() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_burst_hurries_a_claim_that_lingers() {
+    let check = check(quota(100_000, "1/s"), 1);
+    let mut waited = 0;
+    // Wherever between two claims it comes: at some of them, one lingers.
+    for phase in 100..200 {
+        let link = Link::new();
+        let replica = link.replica(LeaseSettings::default());
+        let _ = ask_often(&replica, &check, phase, 5 * MS).await;
+        let mut burst = JoinSet::new();
+        for _ in 0..60 {
+            let (replica, check) = (replica.clone(), check.clone());
+            burst.spawn(async move {
+                let before = Instant::now();
+                let decision = ask(&replica, check).await.expect("an answer");
+                assert_eq!(decision.source, Source::Lease);
+                before.elapsed()
+            });
+        }
+        let longest = burst.join_all().await.into_iter().max().expect("some");
+        assert!(longest <= 5 * MS, "{longest:?}, and a call takes four");
+        waited += u32::from(!longest.is_zero());
+    }
+    assert!(waited > 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn requests_at_random_cost_hardly_more_calls_than_even_ones() {
     let link = Link::new();
     let replica = link.replica(LeaseSettings::default());
