@@ -12,6 +12,8 @@ use std::{
     time::Instant,
 };
 
+use smallvec::{SmallVec, smallvec};
+
 use crate::{BucketKey, Cost, Decision, Limit, LimitDecision, Source, Verdict, Wait};
 
 /// The most buckets that one check may name.
@@ -39,7 +41,9 @@ pub struct Check {
 /// What is the same for all requests of this kind.
 #[derive(Clone, Debug)]
 struct Terms {
-    charges: Box<[Charge]>,
+    /// Mostly one, and then here: each place in memory that a check has to look at counts where there are many
+    /// tenants.
+    charges: SmallVec<[Charge; 1]>,
     shadow: usize,
     leased: bool,
     shards: NonZeroU8,
@@ -78,10 +82,10 @@ impl Check {
     /// A check of one request against one bucket.
     #[must_use]
     pub fn single(charge: Charge) -> Self {
-        Self::of(Box::new([charge]))
+        Self::of(smallvec![charge])
     }
 
-    fn of(charges: Box<[Charge]>) -> Self {
+    fn of(charges: SmallVec<[Charge; 1]>) -> Self {
         Self {
             terms: Arc::new(Terms {
                 charges,

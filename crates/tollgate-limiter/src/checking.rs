@@ -18,6 +18,7 @@ use crate::{
     FailurePolicy, Limiter,
     limiter::Stages,
     plan::{Part, Plan, Takes},
+    plans::KeptPlan,
     policy::{Answer, PolicyFuture},
 };
 
@@ -48,7 +49,7 @@ enum State {
     /// The tenant's account is being loaded.
     Loading(Box<Unplanned>),
     /// All is known, and nobody was asked yet.
-    Planned(Arc<Plan>),
+    Planned(Arc<KeptPlan>),
     /// One of the parts of the plan is being decided.
     Asking(Round),
     Done,
@@ -64,7 +65,7 @@ struct Unplanned {
 
 /// A request, part of which is decided.
 struct Round {
-    plan: Arc<Plan>,
+    plan: Arc<KeptPlan>,
     /// What was granted by the parts that were asked before.
     granted: Vec<Decision>,
     asking: PolicyFuture<Stages>,
@@ -79,13 +80,13 @@ enum Step {
 /// Whose parts are asked, one after the other.
 struct Asker<'a> {
     limiter: &'a Limiter,
-    plan: Arc<Plan>,
+    plan: Arc<KeptPlan>,
     on_failure: Option<&'a FailurePolicy>,
     started: Instant,
 }
 
 impl Checking {
-    pub(crate) const fn planned(limiter: Limiter, plan: Arc<Plan>) -> Self {
+    pub(crate) const fn planned(limiter: Limiter, plan: Arc<KeptPlan>) -> Self {
         Self::new(limiter, State::Planned(plan))
     }
 
@@ -125,7 +126,7 @@ impl Checking {
 /// Begins to carry out a plan.
 pub(crate) fn begin(
     limiter: &Limiter,
-    plan: Arc<Plan>,
+    plan: Arc<KeptPlan>,
     on_failure: Option<&FailurePolicy>,
 ) -> Begun {
     let started = Instant::now();
@@ -149,7 +150,7 @@ pub(crate) fn begin(
 impl Asker<'_> {
     /// Asks the first part, or decides where no store is needed.
     fn start(self) -> Step {
-        let Plan { parts, blocked, .. } = &*self.plan;
+        let Plan { parts, blocked, .. } = &**self.plan;
         if blocked.iter().any(|limit| !limit.shadow) {
             let limits = blocked.iter().cloned().chain(unasked(parts)).collect();
             return self.conclude(Decision::without_store(Verdict::Denied, limits));
@@ -330,7 +331,7 @@ impl Future for Checking {
 }
 
 impl Unplanned {
-    fn plan(&self, limiter: &Limiter, account: Option<&Arc<Account>>) -> Arc<Plan> {
+    fn plan(&self, limiter: &Limiter, account: Option<&Arc<Account>>) -> Arc<KeptPlan> {
         limiter.plan(&self.quotas, &self.tenant, account, self.takes.clone())
     }
 }

@@ -23,7 +23,7 @@ use crate::{
     breaker::Breaker,
     checking,
     plan::{Failure, Plan, Takes},
-    plans::Plans,
+    plans::{KeptPlan, Plans},
     policy::Policy,
 };
 
@@ -61,7 +61,7 @@ struct Inner {
 
 /// What is needed to ask about a request, or the wait for it.
 enum Prepared {
-    Plan(Arc<Plan>),
+    Plan(Arc<KeptPlan>),
     Loading(Box<Checking>),
 }
 
@@ -163,7 +163,7 @@ impl Limiter {
         tenant: &Tenant,
         account: Option<&Arc<Account>>,
         takes: Takes,
-    ) -> Arc<Plan> {
+    ) -> Arc<KeptPlan> {
         let make = |takes: &Takes| {
             let account = account.map(|account| &**account);
             let mut plan = Plan::new(&self.inner.keys, quotas, tenant, account, takes);

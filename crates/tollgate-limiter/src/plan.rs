@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
 use tollgate_core::{
     BucketKey, Charge, Check, Cost, KeySpace, Limit, LimitDecision, MAX_CHARGES, Tenant,
 };
@@ -13,7 +14,9 @@ use crate::FailurePolicy;
 /// check for each scope.
 #[derive(Debug)]
 pub(crate) struct Plan {
-    pub(crate) parts: Vec<Part>,
+    /// Mostly one, and then here: each place in memory that a request has to look at counts where there are many
+    /// tenants.
+    pub(crate) parts: SmallVec<[Part; 1]>,
     /// Limits that let the tenant spend nothing.
     pub(crate) blocked: Vec<LimitDecision>,
     /// The metric label of the tenant's tier.
@@ -80,7 +83,7 @@ impl Plan {
     ) -> Self {
         let terms = quotas.terms(tenant, account);
         let mut plan = Self {
-            parts: Vec::with_capacity(1),
+            parts: SmallVec::new(),
             blocked: Vec::new(),
             label: terms.label(),
         };

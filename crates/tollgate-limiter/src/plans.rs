@@ -2,6 +2,7 @@
 
 use std::{
     hash::{Hash, Hasher},
+    ops::Deref,
     sync::{Arc, Weak},
 };
 
@@ -18,7 +19,7 @@ const EXPECTED: usize = 1_024;
 /// Plans of the tenants that were seen last, each for as long as the quotas and the account are those that it
 /// was made from: a request of a tenant in use makes no keys, and allocates nothing for its plan.
 pub(crate) struct Plans {
-    kept: Cache<Key, Arc<Kept>, UnitWeighter, RandomState>,
+    kept: Cache<Key, Arc<KeptPlan>, UnitWeighter, RandomState>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,10 +36,11 @@ struct Wanted<'a> {
 
 /// A plan, and what it was made from. That is not kept alive, and as long as it is known here, nothing else is
 /// at its address.
-struct Kept {
+#[derive(Debug)]
+pub(crate) struct KeptPlan {
     quotas: Weak<Quotas>,
     account: Option<Weak<Account>>,
-    plan: Arc<Plan>,
+    plan: Plan,
 }
 
 impl Plans {
@@ -64,7 +66,7 @@ impl Plans {
         account: Option<&Arc<Account>>,
         takes: Takes,
         make: impl FnOnce(&Takes) -> Plan,
-    ) -> Arc<Plan> {
+    ) -> Arc<KeptPlan> {
         let wanted = Wanted {
             tenant,
             takes: &takes,
@@ -72,24 +74,33 @@ impl Plans {
         if let Some(kept) = self.kept.get(&wanted)
             && kept.is_of(quotas, account)
         {
-            return kept.plan.clone();
+            return kept;
         }
-        let plan = Arc::new(make(&takes));
-        let kept = Kept {
+        let kept = Arc::new(KeptPlan {
             quotas: Arc::downgrade(quotas),
             account: account.map(Arc::downgrade),
-            plan: plan.clone(),
-        };
+            plan: make(&takes),
+        });
         let tenant = tenant.clone();
-        self.kept.insert(Key { tenant, takes }, Arc::new(kept));
-        plan
+        self.kept.insert(Key { tenant, takes }, kept.clone());
+        kept
     }
 }
 
-impl Kept {
+impl KeptPlan {
     fn is_of(&self, quotas: &Arc<Quotas>, account: Option<&Arc<Account>>) -> bool {
         let ours = self.account.as_ref().map(Weak::as_ptr);
         self.quotas.as_ptr() == Arc::as_ptr(quotas) && ours == account.map(Arc::as_ptr)
+    }
+}
+
+// === impl KeptPlan ===
+
+impl Deref for KeptPlan {
+    type Target = Plan;
+
+    fn deref(&self) -> &Plan {
+        &self.plan
     }
 }
 

@@ -17,7 +17,7 @@ fn get(
     tenant: &Tenant,
     account: Option<&Arc<Account>>,
     cost: u32,
-) -> Arc<Plan> {
+) -> Arc<KeptPlan> {
     let takes = Takes::new(quotas, None, Cost::new(cost));
     plans.get(quotas, tenant, account, takes, |takes| {
         let account = account.map(|account| &**account);
