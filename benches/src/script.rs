@@ -21,6 +21,8 @@ const FILL: &str = "for i = 0, ARGV[1] - 1 do \
 /// All that was measured.
 #[derive(Serialize)]
 pub struct Costs {
+    /// The server's version.
+    pub redis: String,
     rows: Vec<Row>,
     buckets: Vec<Bucket>,
     parts: Parts,
@@ -137,6 +139,7 @@ impl Costs {
         let parts = Parts::measure(&mut server)?;
         show("");
         Ok(Self {
+            redis: server.info("server", "redis_version")?,
             rows,
             buckets,
             parts,

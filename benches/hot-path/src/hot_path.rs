@@ -11,8 +11,8 @@ use std::{
 use axum::{Router, body::Body};
 use http::{Request, Response, StatusCode};
 use tollgate::{
-    CostRouter, FailurePolicy, Headers, LeaseSettings, LimitName, LimitRule, Limiter, MemoryStore, Metrics,
-    Quota, Quotas, RateLimitLayer, RouteCosts, Store, Tenant,
+    CostRouter, FailurePolicy, Headers, LeaseSettings, LimitName, LimitRule, Limiter, MemoryStore,
+    Metrics, Quota, Quotas, RateLimitLayer, RouteCosts, Store, Tenant,
 };
 use tollgate_core::{AdjustFuture, Adjustment, Check, CheckFuture};
 use tower::{Layer, Service, service_fn};

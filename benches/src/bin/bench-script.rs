@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use tollgate_benches::{BoxError, Costs, Server, Targets, Verdict, end_on_signals, machine};
+use tollgate_benches::{BoxError, Costs, Targets, Verdict, end_on_signals, machine};
 
 const ROUNDS: usize = 151;
 
@@ -23,13 +23,12 @@ fn main() -> ExitCode {
 fn measure() -> Result<bool, BoxError> {
     end_on_signals()?;
     let targets = Targets::read()?;
-    let redis = Server::start(&[])?.info("server", "redis_version")?;
-    println!(
-        "Measured on {}; Redis {redis}. Medians of {ROUNDS} rounds of 100 pipelined calls each, in turns \
-         (least…most).",
-        machine()
-    );
     let costs = Costs::measure(ROUNDS)?;
+    println!(
+        "Measured on {}; Redis {}. Medians of {ROUNDS} rounds of 100 pipelined calls each, in turns (least…most).",
+        machine(),
+        costs.redis
+    );
     print!("{}", costs.markdown());
     let mut verdicts = costs.judge(&targets.script, false);
     if verdicts.iter().any(|it| !it.is_met) {

@@ -50,9 +50,10 @@ impl<S: Store> Claim<S> {
     /// When claims that are not urgent go, all at once: a store that takes several checks in one call has them at
     /// hand then.
     fn next_round(&self) -> Instant {
+        let now = Instant::now();
         // A whole number of rounds makes a second.
-        let in_round = self.shared.epoch.elapsed().subsec_nanos() % LINGER.subsec_nanos();
-        Instant::now() + LINGER - Duration::from_nanos(in_round.into())
+        let in_round = (now - self.shared.epoch).subsec_nanos() % LINGER.subsec_nanos();
+        now + LINGER - Duration::from_nanos(in_round.into())
     }
 
     pub(super) async fn run(mut self) {

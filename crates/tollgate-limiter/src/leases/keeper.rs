@@ -13,7 +13,11 @@ use tokio::{
 };
 use tollgate_core::{Check, Store};
 
-use super::{Shared, ledger::Batch, refund::Refund};
+use super::{
+    Shared,
+    ledger::{Batch, Ledger},
+    refund::Refund,
+};
 
 /// A keeper that is late by so much runs on a runtime that is not driven.
 const OVERDUE: Duration = Duration::from_millis(500);
@@ -110,14 +114,13 @@ impl<S: Store> Keeper<S> {
         }
     }
 
-    /// Takes what has ended by `now`, or all, out of the accounts, so that nobody spends it any more.
-    fn end(&self, now: Option<Instant>) -> impl Iterator<Item = Batch> {
-        let ended = self.shared.ends.take(self.number, now).into_iter();
-        ended.filter_map(|it| {
-            let withdraw = self.shared.sets.find(&it.check, Instant::now(), |ledger| {
-                ledger.withdraw(it.expires)
-            });
-            withdraw.flatten()
+    /// Takes what has ended `by` then, or all, out of the accounts, so that nobody spends it any more.
+    fn end(&self, by: Option<Instant>) -> impl Iterator<Item = Batch> {
+        let ended = self.shared.ends.take(self.number, by).into_iter();
+        let now = Instant::now();
+        ended.filter_map(move |it| {
+            let withdraw = |ledger: &mut Ledger| ledger.withdraw(it.expires);
+            self.shared.sets.find(&it.check, now, withdraw).flatten()
         })
     }
 }

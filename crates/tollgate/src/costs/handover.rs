@@ -102,6 +102,17 @@ impl<L> HandOver<L> {
     }
 }
 
+impl<S, L: Layer<S>> Layer<S> for HandOver<L> {
+    type Service = HandedOver<L::Service>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        HandedOver {
+            inner: self.layer.layer(inner),
+            place: self.place.clone(),
+        }
+    }
+}
+
 // === impl Handed ===
 
 impl Handed {
@@ -128,17 +139,6 @@ impl Handed {
                 "a rate limiter outside of the router that holds the costs has charged its default; put \
                  `.layer(RateLimitLayer)` before `.into_router()`, and nest a CostRouter as it is"
             );
-        }
-    }
-}
-
-impl<S, L: Layer<S>> Layer<S> for HandOver<L> {
-    type Service = HandedOver<L::Service>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        HandedOver {
-            inner: self.layer.layer(inner),
-            place: self.place.clone(),
         }
     }
 }

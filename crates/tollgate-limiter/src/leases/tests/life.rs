@@ -2,6 +2,25 @@
 
 use super::*;
 
+/// Leases of at most ten requests.
+fn of_ten() -> LeaseSettings {
+    LeaseSettings {
+        largest_batch: 10,
+        ..LeaseSettings::default()
+    }
+}
+
+/// Asks a thousand times, and is paid for by a lease each time without a wait.
+async fn spend_at_once(replica: &Leases<Link>, check: &Check, pause: Duration) {
+    for _ in 0..1_000 {
+        let before = Instant::now();
+        let decision = ask(replica, check.clone()).await.expect("an answer");
+        assert_eq!(decision.source, Source::Lease);
+        assert_eq!(before.elapsed(), Duration::ZERO, "it has waited");
+        sleep(pause).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_busy_tenant_never_waits_for_the_store() {
     let link = Link::new();
@@ -9,13 +28,7 @@ async fn a_busy_tenant_never_waits_for_the_store() {
     let check = check(quota(100_000, "1/s"), 1);
     let _ = ask_often(&replica, &check, 100, 5 * MS).await;
     let calls = link.log().checks.len();
-    for _ in 0..1_000 {
-        let before = Instant::now();
-        let decision = ask(&replica, check.clone()).await.expect("an answer");
-        assert_eq!(decision.source, Source::Lease);
-        assert_eq!(before.elapsed(), Duration::ZERO, "it has waited");
-        sleep(5 * MS).await;
-    }
+    spend_at_once(&replica, &check, 5 * MS).await;
     // 100 in each target span, so a call for each 100.
     let calls = link.log().checks.len() - calls;
     assert!((9..=12).contains(&calls), "{calls} calls");
@@ -33,13 +46,7 @@ async fn a_claim_that_is_urgent_does_not_linger() {
     let check = check(quota(100_000, "1/s"), 1);
     let _ = ask_often(&replica, &check, 100, MS).await;
     // A quarter lasts for 10 ms, and a call takes four.
-    for _ in 0..1_000 {
-        let before = Instant::now();
-        let decision = ask(&replica, check.clone()).await.expect("an answer");
-        assert_eq!(decision.source, Source::Lease);
-        assert_eq!(before.elapsed(), Duration::ZERO, "it has waited");
-        sleep(MS).await;
-    }
+    spend_at_once(&replica, &check, MS).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -217,11 +224,7 @@ async fn a_claim_is_sized_by_demand_share_and_setting() {
 #[tokio::test(start_paused = true)]
 async fn requests_wait_for_the_claim_on_its_way_and_those_left_over_for_the_next() {
     let link = Link::new();
-    let settings = LeaseSettings {
-        largest_batch: 10,
-        ..LeaseSettings::default()
-    };
-    let replica = link.replica(settings);
+    let replica = link.replica(of_ten());
     let check = check(quota(1_000, "1/h"), 1);
     let _ = ask_at_once(&replica, &check, 10).await;
     link.log().checks.clear();
@@ -240,11 +243,7 @@ async fn requests_wait_for_the_claim_on_its_way_and_those_left_over_for_the_next
 #[tokio::test(start_paused = true)]
 async fn those_who_cannot_wait_for_two_trips_make_calls_of_their_own() {
     let link = Link::new();
-    let settings = LeaseSettings {
-        largest_batch: 10,
-        ..LeaseSettings::default()
-    };
-    let replica = link.replica(settings);
+    let replica = link.replica(of_ten());
     let check = check(quota(1_000, "1/h"), 1);
     let _ = ask_at_once(&replica, &check, 10).await;
     link.log().checks.clear();
@@ -515,11 +514,7 @@ async fn calls_saved_are_the_requests_without_a_call_less_the_calls_that_leases_
 #[tokio::test(start_paused = true)]
 async fn a_claim_that_goes_to_waiting_requests_whole_costs_one_call() {
     let link = Link::new();
-    let settings = LeaseSettings {
-        largest_batch: 10,
-        ..LeaseSettings::default()
-    };
-    let replica = link.replica(settings);
+    let replica = link.replica(of_ten());
     let check = check(quota(1_000, "1/h"), 1);
     for _ in 0..2 {
         assert_eq!(ask_at_once(&replica, &check, 10).await, 10);
