@@ -3,6 +3,7 @@
 use std::{
     fs,
     process::{Child, Command, Stdio},
+    thread,
     time::Duration,
 };
 
@@ -12,6 +13,9 @@ use tempfile::TempDir;
 use crate::{RedisServer, cluster::until, free_port, redis_server::server_command};
 
 const ANSWER: Duration = Duration::from_millis(500);
+
+const NOT_STARTED: &str =
+    "a sentinel on a free port of loopback; install redis-server if it is missing";
 
 /// The name under which the sentinels know the primary.
 const SERVICE: &str = "tollgate";
@@ -29,7 +33,7 @@ pub struct Sentinels {
 pub struct Sentinel {
     process: Child,
     port: u16,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Sentinels {
@@ -54,7 +58,8 @@ impl Sentinels {
             ];
             servers.push(RedisServer::start_with(&args));
         }
-        let sentinels = (0..3).map(|_| Sentinel::start_with(servers[0].port(), 2, ""));
+        let sentinels =
+            (0..3).map(|_| Sentinel::start_with(servers[0].port(), 2, |_| String::new()));
         let group = Self {
             sentinels: sentinels.collect(),
             servers,
@@ -202,13 +207,14 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    /// Starts one that looks after the primary on this port alone, with further lines in its file of settings.
+    /// Starts one that looks after the primary on this port alone, with further lines in its file of settings,
+    /// which are given the port that it is to listen on.
     ///
     /// # Panics
     ///
-    /// If there is no `redis-server` to start.
+    /// If there is no `redis-server` to start, or it does not listen within 10 s.
     #[must_use]
-    pub fn start(primary: u16, settings: &str) -> Self {
+    pub fn start(primary: u16, settings: impl Fn(u16) -> String) -> Self {
         Self::start_with(primary, 1, settings)
     }
 
@@ -218,17 +224,23 @@ impl Sentinel {
         format!("127.0.0.1:{port}/{SERVICE}")
     }
 
-    /// The port it listens on, unless the settings say another.
+    /// The port it listens on.
     #[must_use]
     pub const fn port(&self) -> u16 {
         self.port
     }
 
-    fn start_with(primary: u16, quorum: u8, settings: &str) -> Self {
-        let (port, dir) = (
-            free_port(),
-            tempfile::tempdir().expect("a temporary folder"),
-        );
+    fn start_with(primary: u16, quorum: u8, settings: impl Fn(u16) -> String) -> Self {
+        // Another process may take the port between our look and the sentinel's bind; then try another.
+        let started = (0..10).find_map(|_| {
+            let port = free_port();
+            Self::try_start(port, primary, quorum, &settings(port))
+        });
+        started.expect(NOT_STARTED)
+    }
+
+    fn try_start(port: u16, primary: u16, quorum: u8, settings: &str) -> Option<Self> {
+        let dir = tempfile::tempdir().expect("a temporary folder");
         let config = dir.path().join("sentinel.conf");
         let file = format!(
             "port {port}\nbind 127.0.0.1\nloglevel warning\n\
@@ -243,11 +255,27 @@ impl Sentinel {
             .current_dir(dir.path())
             .stdout(Stdio::null())
             .spawn();
-        Self {
+        let mut sentinel = Self {
             process: process.expect("a shell"),
             port,
-            _dir: dir,
+            dir,
+        };
+        sentinel.listens().then_some(sentinel)
+    }
+
+    /// Waits until it has given itself an identity, which it does once it has its port, or has ended.
+    fn listens(&mut self) -> bool {
+        let config = self.dir.path().join("sentinel.conf");
+        for _ in 0..1_000 {
+            if self.process.try_wait().expect("our own child").is_some() {
+                return false;
+            }
+            if fs::read_to_string(&config).is_ok_and(|file| file.contains("sentinel myid")) {
+                return true;
+            }
+            thread::sleep(Duration::from_millis(10));
         }
+        false
     }
 
     fn query<T: FromRedisValue>(&self, command: &[&str]) -> RedisResult<T> {
@@ -283,7 +311,18 @@ impl Drop for Sentinel {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
     use super::*;
+
+    #[test]
+    fn a_port_that_was_taken_meanwhile_is_seen() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = taken.local_addr().expect("its address").port();
+        assert!(Sentinel::try_start(port, port, 1, "").is_none());
+        drop(taken);
+        assert!(Sentinel::try_start(port, port, 1, "").is_some());
+    }
 
     #[test]
     fn a_killed_primary_is_replaced() {

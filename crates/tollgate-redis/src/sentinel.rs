@@ -96,18 +96,26 @@ impl Sentinels {
         let _alone = self.looking.lock().await;
         loop {
             sleep(LOOK.mul_f64(0.5 + 0.5 * fastrand::f64())).await;
-            let host = &self.hosts[fastrand::usize(..self.hosts.len())];
-            match self.ask_one::<L>(host.clone()).await {
-                Ok(Some(named)) if named != *current => {
-                    if let Ok(lane) = self.servers.open_at::<L>(named).await
-                        && is_primary(&lane).await
-                    {
-                        return;
-                    }
-                }
-                _ => {}
+            if let Some(named) = self.ask_any::<L>().await
+                && named != *current
+                && let Ok(lane) = self.servers.open_at::<L>(named).await
+                && is_primary(&lane).await
+            {
+                return;
             }
         }
+    }
+
+    /// Whom the first of them names that answers, in any order: one that is gone must not cost a look.
+    async fn ask_any<L: Lane>(&self) -> Option<Server> {
+        let mut hosts = self.hosts.clone();
+        fastrand::shuffle(&mut hosts);
+        for host in hosts {
+            if let Ok(Some(named)) = self.ask_one::<L>(host).await {
+                return Some(named);
+            }
+        }
+        None
     }
 
     /// Whom it names; `None` if it does not know the name of the primary.

@@ -124,6 +124,24 @@ async fn a_server_that_is_no_primary_is_not_used_whoever_names_it<S: RedisClient
     assert_eq!(replica.calls("evalsha"), 0);
 }
 
+/// Of thirty that the settings name, all but one are gone. The former primary answers as before.
+async fn sentinels_that_are_gone_do_not_hide_a_new_primary<S: RedisClient>() {
+    let (former, new) = (RedisServer::start(), RedisServer::start());
+    let sentinel = StubServer::start(Answer::Silence);
+    sentinel.name_primary(former.port());
+    let gone = tollgate_tests::free_port();
+    let hosts = format!("127.0.0.1:{gone},").repeat(29);
+    let url = format!(
+        "redis-sentinel://{hosts}{}",
+        Sentinel::place(sentinel.port())
+    );
+    let store = store::<S>(&url).await;
+    assert!(decide(&store, hourly()).await.is_allowed());
+    assert!(former.calls("evalsha") > 0);
+    sentinel.name_primary(new.port());
+    is_back_on(&store, &new).await;
+}
+
 async fn the_documented_user_suffices_on_the_servers<S: RedisClient>() {
     let group = tokio::task::spawn_blocking(Sentinels::start).await;
     let group = group.expect("a group");
@@ -162,12 +180,10 @@ async fn a_name_that_the_sentinels_do_not_know_is_an_error<S: RedisClient>() {
 /// The primary and the sentinel have a login each, and neither is tried at the other.
 async fn sentinels_have_a_login_of_their_own<S: RedisClient>() {
     let primary = RedisServer::start_with(&["--requirepass", "primary"]);
-    let sentinel = Sentinel::start(
-        primary.port(),
-        "sentinel auth-pass tollgate primary\n\
-         user default off\n\
-         user tollgate on >sentinel resetchannels -@all +ping +sentinel|get-master-addr-by-name +client|id",
-    );
+    let settings = "sentinel auth-pass tollgate primary\n\
+        user default off\n\
+        user tollgate on >sentinel resetchannels -@all +ping +sentinel|get-master-addr-by-name +client|id";
+    let sentinel = Sentinel::start(primary.port(), |_| settings.to_owned());
     let url = format!(
         "redis-sentinel://:primary@{}",
         Sentinel::place(sentinel.port())
@@ -178,16 +194,7 @@ async fn sentinels_have_a_login_of_their_own<S: RedisClient>() {
     settings.sentinel.username = Some("tollgate".into());
     for (password, right) in [("hunter2", false), ("sentinel", true)] {
         settings.sentinel.password = Some(password.into());
-        // It may not listen yet.
-        let since = Instant::now();
-        let opened = loop {
-            match S::open(settings.clone().into()).await {
-                Err(error) if error.to_string().contains("refused") => {
-                    assert!(since.elapsed() < BACK_WITHIN, "{error}");
-                }
-                opened => break opened,
-            }
-        };
+        let opened = S::open(settings.clone().into()).await;
         match opened {
             Ok(store) => assert!(right && decide(&store, hourly()).await.is_allowed()),
             Err(error) => {
@@ -206,18 +213,16 @@ async fn sentinels_and_their_primary_may_be_behind_tls<S: RedisClient>() {
     let authority = Authority::new();
     let pair = authority.sign("localhost", Validity::Current);
     let primary = TlsServer::start(&pair, &authority, false);
-    let port = tollgate_tests::free_port();
-    let _sentinel = Sentinel::start(
-        primary.port(),
-        &format!(
+    let sentinel = Sentinel::start(primary.port(), |port| {
+        format!(
             "port 0\ntls-port {port}\ntls-replication yes\ntls-auth-clients no\n\
              tls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}",
             pair.certificate.display(),
             pair.key.display(),
             authority.certificate().display()
-        ),
-    );
-    let url = format!("rediss-sentinel://{}", Sentinel::place(port));
+        )
+    });
+    let url = format!("rediss-sentinel://{}", Sentinel::place(sentinel.port()));
     let builder = S::builder(&url).deadline(BACK_WITHIN);
     let builder = builder.ca_file(authority.certificate());
     let named = S::open(builder.clone().server_name("localhost")).await;
@@ -233,6 +238,7 @@ with_each_client! {
     #[tokio::test] sentinels_have_a_login_of_their_own
     #[tokio::test] sentinels_and_their_primary_may_be_behind_tls
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_primary_is_found_and_followed_through_failovers
+    #[tokio::test] sentinels_that_are_gone_do_not_hide_a_new_primary
     #[tokio::test] a_server_that_is_no_primary_is_not_used_whoever_names_it
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] the_documented_user_suffices_on_the_servers
     #[tokio::test(flavor = "multi_thread", worker_threads = 2)] a_name_that_the_sentinels_do_not_know_is_an_error
